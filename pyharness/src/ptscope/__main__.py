@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`python3 -m ptscope`, and the entry point of the `ptscope` command."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def main() -> None:
+    """Run the command line and exit with its status.
+
+    A closed pipe and Ctrl-C end the process by their signals, without a traceback, so that a
+    shell sees what it would see of any other tool.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from ptscope.cli import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

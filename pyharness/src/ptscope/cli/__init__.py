@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The `ptscope` command: a table of subcommands, each imported when it is used.
+
+`ptscope --help` imports none of them, so it is fast and works where cffi, rich or psutil are broken.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+
+from ptscope import __version__
+from ptscope.errors import PtscopeError, UsageError
+
+
+class Row(NamedTuple):
+    """One subcommand: where its click command is, and its line in `ptscope --help`."""
+
+    where: str
+    help: str
+
+
+COMMANDS: dict[str, Row] = {
+    "doctor": Row("ptscope.cli.doctor:doctor", "What works here, what does not, and the remedy."),
+    "layout": Row("ptscope.cli.layout:layout", "The page-table layout of the running kernel."),
+    "decode": Row("ptscope.cli.decode:decode", "Explain one raw entry, offline."),
+    "walk": Row("ptscope.cli.walk:walk", "Walk addresses of a process, from the PGD to the leaf."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows names and help lines from COMMANDS and imports a command on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; None for a name that is not in the table."""
+        row = COMMANDS.get(cmd_name)
+        if row is None:
+            return None
+        module, attribute = row.where.split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command list of `--help`, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row.help) for name, row in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ptscope", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A microscope for Linux page tables.
+
+    Exit status: 0 done (also for an address that is not mapped), 1 a comparison found
+    something, 2 wrong usage, 3 the target cannot be walked, 4 not permitted, 5 module or kernel
+    support missing.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and give its exit status; no exception leaves for a user's mistake.
+
+    An error goes to stderr as two lines. With `--json` among the arguments it goes to stdout as
+    `{"error": {…}}`, so that a program reads one stream in all cases.
+    """
+    try:
+        status = cli.main(args=list(arguments), prog_name="ptscope", standalone_mode=False)
+    except PtscopeError as error:
+        return report(error, as_json="--json" in arguments)
+    except click.ClickException as error:
+        return report(_usage_error(error), as_json="--json" in arguments)
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.Abort:
+        return 130
+    return status if isinstance(status, int) else 0
+
+
+def report(error: PtscopeError, as_json: bool) -> int:
+    """Print an error for people or for programs; give its exit status."""
+    if as_json:
+        click.echo(json.dumps({"error": error.to_json()}))
+    else:
+        click.echo(f"ptscope: {error.cause}", err=True)
+        if error.remedy:
+            click.echo(f"  remedy: {error.remedy}", err=True)
+    return error.exit_status
+
+
+def _usage_error(error: click.ClickException) -> UsageError:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "ptscope"
+    return UsageError(error.format_message().rstrip("."), f"see `{path} --help`")

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Is what the module returned consistent in itself?
+ *
+ * A chain of entries read from live page tables is consistent when each entry
+ * above the last is a table entry that holds the address of the table in which
+ * the next one was found, and each index is the one that the address asks for.
+ * Nothing here knows what the target did: whatever it does, this must hold.
+ */
+#ifndef CHAINS_H
+#define CHAINS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MAX_LEVELS 5
+
+struct level {
+	const char *name;
+	int number;			/* as in the wire format: PTE 1 ... PGD 5 */
+	int shift;
+	unsigned int entries;
+};
+
+/* What the checks need of the module's "layout". */
+struct facts {
+	int levels;
+	struct level level[MAX_LEVELS];	/* root first, walked levels only */
+	uint64_t table_mask;		/* physical address in a table entry */
+	uint64_t present;
+	uint64_t huge;
+	uint64_t user_last;
+	uint64_t kernel_first;
+	bool pti;
+};
+
+/* A text for what is wrong, or NULL.  The texts are in static storage. */
+const char *read_facts(const char *layout_text, struct facts *facts);
+
+/* One answer of "walk" to "PID ADDRESS"; changes the text. */
+const char *check_walk(const struct facts *facts, uint64_t address, char *text);
+
+/* The whole answer of "dump" to one request, batch by batch. */
+struct stream {
+	const struct facts *facts;
+	bool points;			/* every range of the request is one address */
+	bool ended;
+	uint32_t end_status;
+	uint64_t batches, write_locked, parts, entries, vmas;
+	uint64_t root_pa;
+};
+
+const char *check_batch(struct stream *stream, const unsigned char *data, size_t size);
+
+#endif

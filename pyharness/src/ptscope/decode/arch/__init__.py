@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The decoding tables, one module for each architecture."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ptscope.decode.table import Architecture
+from ptscope.errors import Unsupported
+
+_MODULES = {"x86_64": "ptscope.decode.arch.x86_64"}
+
+
+def architecture(name: str) -> Architecture:
+    """Return the table of the architecture `name` (as ``uname -m`` gives it).
+
+    Raises Unsupported when there is none.
+    """
+    if name not in _MODULES:
+        raise Unsupported(
+            f"no decoding table for architecture {name!r}",
+            remedy=f"known architectures: {', '.join(_MODULES)}",
+        )
+    table: Architecture = import_module(_MODULES[name]).ARCHITECTURE
+    return table

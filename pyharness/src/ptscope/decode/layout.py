@@ -279,6 +279,7 @@ def available() -> tuple[str, ...]:
 def load(name: str = DEFAULT) -> Layout:
     """Load a shipped layout by name, or one from a file when `name` ends in ``.json``.
 
+    It is called what its file is called.
     Raises UsageError when there is no such layout, Unsupported when the file is not one.
     """
     is_file = name.endswith(".json")
@@ -289,6 +290,7 @@ def load(name: str = DEFAULT) -> Layout:
         )
     path = Path(name) if is_file else _DIRECTORY / f"{name}.json"
     try:
-        return Layout.from_json(path.read_text(encoding="utf-8"))
+        layout = Layout.from_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read layout {path}: {error}") from error
+    return replace(layout, name=path.stem)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`ptscope layout`: what a kernel says about its page tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from ptscope.cli.decode import described, parse_settings
+from ptscope.decode.layout import Layout, available, load
+from ptscope.views.entry import size_text
+
+
+@click.command()
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="A shipped layout, or a .json file; without it, the running kernel's from the module.",
+)
+@click.option("--list", "as_list", is_flag=True, help="The names of the shipped layouts.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="What differs from the layout: paging_levels=4, c_bit=47, pti=true, …",
+)
+@click.option("--json", "as_json", is_flag=True, help="The whole layout, as it ships.")
+def layout(name: str | None, as_list: bool, settings: Sequence[str], as_json: bool) -> None:
+    """The page-table layout of the running kernel: levels, masks and the bit of every flag.
+
+    With --json it can be kept in a file and given to `ptscope decode --layout FILE.json`.
+    """
+    if as_list:
+        names = available()
+        click.echo(json.dumps(list(names)) if as_json else "\n".join(names))
+        return
+    shown = (_running() if name is None else load(name)).with_context(parse_settings(settings))
+    if as_json:
+        click.echo(shown.to_text(), nl=False)
+        return
+    source = "module" if name is None else "shipped"
+    click.echo(f"layout   {described(shown, settings)} ({source})")
+    for row in shown.levels:
+        click.echo(
+            f"{row.name:<9}shift {row.shift}, {row.entries} entries of {size_text(row.span)}"
+        )
+    folded = [level for level in shown.all_level_names if shown.is_folded(level)]
+    if folded:
+        click.echo(f"folded   {' '.join(folded)}")
+    json_form = shown.to_json()
+    for part in ("facts", "runtime"):
+        click.echo(part)
+        values = json_form[part]
+        assert isinstance(values, dict)
+        for key, value in values.items():
+            if not key.startswith("level"):
+                click.echo(f"  {key:<32} {value}")
+
+
+def _running() -> Layout:
+    """The layout of the running kernel; raises what `ModuleSource.open` raises."""
+    from ptscope.source.module import ModuleSource
+
+    return ModuleSource.open().layout

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+# Every command a person or CI needs. `make` alone lists them.
+VM = python3 scripts/vm/main.py
+VARIANT ?= 5level
+comma = ,
+boot_options = --variant $(VARIANT) $(if $(FILES),--files $(FILES)) $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help install build demo test lint vm vm-shell vm-quick clean clean-cache
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: ## install the Debian packages that are missing (needs root and network)
+	@$(VM) install
+
+build: install ## make .venv with the package, fetch the newest kernel, build ptscope.ko for it
+	@$(VM) build
+
+demo: install ## walk a live process inside a guest and compare every entry with pagemap
+	@$(VM) demo --variant $(VARIANT)
+
+test: install ## run all tests, on the host and inside guests (ONLY='host 5level ...' for some)
+	@$(VM) test $(foreach row,$(ONLY),--only $(row))
+
+lint: build ## ruff, mypy, the module's own checks
+	@scripts/lint.sh
+
+vm: install ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR] [VARIANT=pti] [SMP=2]
+	@test -n "$$RUN" || { echo "usage: make vm RUN='command' [FILES=DIR] [VARIANT=NAME] [SMP=N]" >&2; exit 2; }
+	@$(VM) run $(boot_options) -- "$$RUN"
+
+vm-shell: install ## a shell in a guest: make vm-shell [FILES=DIR] [VARIANT=4level]
+	@$(VM) shell $(boot_options)
+
+vm-quick: install ## guest tests on a saved guest, in seconds: make vm-quick [TESTS='-k walk'] [VARIANT=pti]
+	@$(VM) quick --variant $(VARIANT) -- $(TESTS)
+
+clean: ## remove what was built in the checkout
+	rm -rf build .venv
+	$(MAKE) -s -C tests/guest clean
+
+clean-cache: ## remove downloads and built guests from the cache
+	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/ptscope"
+
+export RUN

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The guest's user space: Debian's python3 and busybox as an initramfs, made once and cached.
+
+`mmdebstrap --variant=extract` unpacks packages without running anything from them, so this works
+for every architecture; what maintainer scripts would have done is done here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from . import cpio, paths, store
+from .apt import Apt
+from .errors import BuildError
+from .kernels import Kernel
+from .proc import need, run
+from .say import say
+
+PACKAGES = (
+    "busybox-static",
+    "python3",
+    "python3-cffi-backend",
+    "python3-click",
+    "python3-psutil",
+    "python3-pytest",
+    "python3-rich",
+)
+
+# Nothing in a guest reads these, and every byte is unpacked at each boot.
+DROPPED = (
+    "dev",
+    "etc/apt",
+    "usr/include",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/lib/systemd",
+    "usr/share/bash-completion",
+    "usr/share/bug",
+    "usr/share/doc",
+    "usr/share/doc-base",
+    "usr/share/dpkg",
+    "usr/share/info",
+    "usr/share/lintian",
+    "usr/share/locale",
+    "usr/share/man",
+    "usr/share/pixmaps",
+    "usr/lib/valgrind",
+    "var/cache",
+    "var/lib",
+    "var/log",
+)
+MERGED = ("bin", "sbin", "lib", "lib64")
+"""Directories that are links into /usr on a Debian system of today."""
+
+
+def _merge_usr(root: Path) -> None:
+    """What the package usrmerge does: move /bin and its like below /usr and leave links."""
+    for name in MERGED:
+        old, new = root / name, root / "usr" / name
+        if old.is_dir() and not old.is_symlink():
+            shutil.copytree(old, new, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(old)
+        if not old.is_symlink():
+            new.mkdir(parents=True, exist_ok=True)
+            old.symlink_to(f"usr/{name}")
+
+
+def _strip(root: Path) -> None:
+    for name in DROPPED:
+        shutil.rmtree(root / name, ignore_errors=True)
+    for cached in list(root.rglob("__pycache__")):
+        shutil.rmtree(cached)
+
+
+def _applets(root: Path) -> None:
+    """Links for the programs busybox has and no package brought."""
+    listed = run([root / "usr/bin/busybox", "--list-full"], what="asking busybox for its programs")
+    for name in listed.split():
+        path = root / "usr" / name.removeprefix("usr/")
+        if not path.exists() and not path.is_symlink():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to("/usr/bin/busybox")
+
+
+def _compile(root: Path) -> None:
+    """Byte-compile with the guest's own python: importing from source takes seconds under TCG."""
+    lib = root / "usr" / "lib"
+    folders = [f"/{p.relative_to(root)}" for p in sorted(lib.glob("python3*")) if p.is_dir()]
+    # Files that are meant not to compile (test data) make compileall exit with 1.
+    subprocess.run(
+        [need("chroot", "coreutils"), root, "/usr/bin/python3", "-m", "compileall", "-q",
+         "--invalidation-mode", "unchecked-hash", *folders],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if not list(lib.glob("python3*/__pycache__/os.*.pyc")):
+        raise BuildError("the guest's python did not compile its own library",
+                         f"try: chroot {root} /usr/bin/python3 -m compileall /usr/lib/python3.*")
+
+
+def _etc(root: Path) -> None:
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n"
+                                     "nobody:x:65534:65534:nobody:/nonexistent:/bin/sh\n")
+    (root / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
+    (root / "etc/hostname").write_text("ptscope-guest\n")
+
+
+def _make(kernel: Kernel, final: Path) -> None:
+    apt = Apt(kernel.suite, kernel.arch)
+    apt.update()
+    say(f"making the guest's user space from {kernel.suite} ({', '.join(PACKAGES)})")
+    # mmdebstrap wants a directory that its unpacking may own; the cache may be anywhere.
+    with tempfile.TemporaryDirectory(prefix="ptscope-base-") as scratch:
+        root = Path(scratch) / "root"
+        run([need("mmdebstrap", "mmdebstrap"), "--mode=root", "--variant=extract",
+             f"--architectures={kernel.arch}", f"--include={','.join(PACKAGES)}", "--format=directory",
+             kernel.suite, root, apt.sources_list],
+            what="mmdebstrap", remedy="run as root, with the network there")
+        _strip(root)
+        _merge_usr(root)
+        _applets(root)
+        _etc(root)
+        _compile(root)
+        with open(final, "wb") as out:
+            cpio.write(dict(cpio.from_dir(root)), out)
+    say(f"user space: {final.stat().st_size / 1e6:.0f} MB")
+
+
+def base(kernel: Kernel) -> Path:
+    """The cached base archive for guests of this kernel's suite and architecture."""
+    key = store.digest(kernel.suite, kernel.arch, *PACKAGES, Path(__file__).read_bytes(),
+                       Path(cpio.__file__).read_bytes())
+    name = f"base-{kernel.suite}-{kernel.arch}"
+    final = paths.cache() / "images" / f"{name}-{key}.cpio"
+    made = store.make_file(final, lambda partial: _make(kernel, partial), name)
+    for old in final.parent.glob(f"{name}-*.cpio"):
+        if old != final:
+            old.unlink(missing_ok=True)
+    return made

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What each command of the harness does, out of the other modules."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import termios
+from pathlib import Path
+
+from . import fetch, kernels, module, package, paths, prepare, qemu
+from .errors import UsageError
+from .guest import Guest
+from .inside import wire
+from .install import install as install_packages
+from .overlay import Contents
+from .prepare import Bootable, Options
+from .say import say, warn
+
+
+def install(options: argparse.Namespace) -> int:
+    """`install`."""
+    install_packages()
+    return 0
+
+
+def build(options: argparse.Namespace) -> int:
+    """`build`."""
+    package.build()
+    fetched = fetch.fetch(kernels.kernel(kernels.DEFAULT))
+    ko = module.build(fetched, fetched.release)
+    say(f"ready: {paths.named(paths.VENV / 'bin' / 'ptscope')}, {paths.named(ko)}")
+    return 0
+
+
+def contents(bootable: Bootable, options: argparse.Namespace, init: list[str]) -> Contents:
+    """What goes into the guest for the boot options; adds to ``init`` what init must be told."""
+    ko: Path | None = options.module
+    foreign = None
+    if options.no_module:
+        init.append("vm.module=none")
+    elif ko is not None:
+        if not ko.is_file():
+            raise UsageError(f"there is no module {ko}")
+        prepare.check_module(ko, bootable)
+    elif bootable.fetched is None:
+        raise UsageError(
+            f"no ptscope.ko was given for {bootable.image}",
+            "build one: make -C kmod KDIR=<the kernel's build directory>, and give it: --module"
+            " kmod/ptscope.ko; or boot without: --no-module")
+    else:
+        ko = module.build(bootable.fetched, bootable.release)
+    if bootable.fetched and bootable.fetched.foreign_release and not options.no_module:
+        foreign = module.build(bootable.fetched, bootable.fetched.foreign_release)
+    return Contents(module=ko, foreign_module=foreign, package=package.for_guest(), tests=tests(),
+                    demo=paths.DEMO if paths.DEMO.is_dir() else None, files=options.files)
+
+
+def tests() -> Path | None:
+    """The tests directory with its helpers compiled, None when there is none yet."""
+    if (paths.TESTS / "guest" / "Makefile").exists():
+        from .proc import need, run as run_program
+
+        run_program([need("make", "make"), "-s", "-C", paths.TESTS / "guest"], what="compiling the tests' helpers")
+    return paths.TESTS if paths.TESTS.is_dir() else None
+
+
+def _bootable(options: argparse.Namespace) -> Bootable:
+    if options.kernel:
+        return prepare.own(options.kernel, options.modules, options.debian)
+    return prepare.debian(options.debian)
+
+
+def _machine(options: argparse.Namespace, scratch: str, name: str, more: tuple[str, ...] = ()) -> qemu.Machine:
+    bootable = _bootable(options)
+    init = list(more)
+    what = contents(bootable, options, init)
+    machine = prepare.machine(bootable, Options(
+        variant=options.variant, smp=options.smp, memory=options.memory, gigantic=1 if options.memory >= 2560 else 0,
+        init=tuple(init), append=tuple(options.append.split()), name=name, contents=what), Path(scratch))
+    say(f"booting {bootable.release}, {options.variant}, {options.smp} CPU, on {machine.accel}")
+    return machine
+
+
+def _pass_on(kind: bytes, data: bytes) -> None:
+    stream = sys.stdout if kind == wire.OUT else sys.stderr
+    stream.buffer.write(data)
+    stream.buffer.flush()
+
+
+def run(options: argparse.Namespace) -> int:
+    """`run`."""
+    words: list[str] = options.words
+    with tempfile.TemporaryDirectory(prefix="ptscope-vm-") as scratch:
+        machine = _machine(options, scratch, f"vm-{os.getpid()}")
+        with Guest(machine) as guest:
+            say(f"up: {guest.hello.release}, ptscope.ko {guest.hello.module}")
+            guest.expect_module("none" if options.no_module else "loaded")
+            status = guest.stream(words[0] if len(words) == 1 else words, _pass_on, timeout=options.timeout)
+            guest.finish()
+    say(f"the command's status is {status}; the guest's log: {paths.named(machine.log)}")
+    return status
+
+
+def demo(options: argparse.Namespace) -> int:
+    """`demo`."""
+    options.words = ["python3 /demo/demo.py"]
+    options.timeout = 300.0
+    return run(options)
+
+
+def shell(options: argparse.Namespace) -> int:
+    """`shell`."""
+    if not sys.stdin.isatty():
+        raise UsageError("vm-shell needs a terminal", "for a command without one: make vm RUN='...'")
+    size = shutil.get_terminal_size()
+    words = ("vm.mode=shell", f"vm.rows={size.lines}", f"vm.columns={size.columns}", "quiet")
+    with tempfile.TemporaryDirectory(prefix="ptscope-vm-") as scratch:
+        machine = _machine(options, scratch, f"shell-{os.getpid()}", words)
+        machine.log.parent.mkdir(parents=True, exist_ok=True)
+        warn('the guest\'s shell follows; leave with "exit", or at once with Ctrl-A X')
+        saved = termios.tcgetattr(sys.stdin)
+        try:
+            return subprocess.run(qemu.console_command(machine), check=False).returncode
+        finally:
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, saved)
+
+
+def test(options: argparse.Namespace) -> int:
+    """`test`."""
+    from .testrun import run_all
+
+    return run_all(options.only or [], options.jobs)
+
+
+def quick(options: argparse.Namespace) -> int:
+    """`quick`."""
+    from .quick import run_quick
+
+    return run_quick(options.variant, options.words)

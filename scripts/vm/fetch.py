@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Bring the newest kernel of a suite, and headers to build against, into the cache.
+
+    cache/kernels/NAME/current         which version is the newest known, and since when
+    cache/kernels/NAME/VERSION/        the packages, extracted
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import paths, store
+from .apt import Apt, Package
+from .errors import SetupError
+from .kernels import Kernel
+from .proc import need, run
+from .say import say, warn
+
+KEPT = 2
+"""Versions of a kernel kept in the cache: another run may be using the one before."""
+IMAGE = r"linux-(image|binary|modules|base)-\d"
+HEADERS = r"linux-(headers|kbuild)-"
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A kernel in the cache."""
+
+    kernel: Kernel
+    version: str
+    """Debian's version of the image package."""
+    release: str
+    """`uname -r` of the kernel."""
+    foreign_release: str | None
+    """Release of the flavour whose headers are there to build a module that must be refused."""
+    root: Path
+
+    @property
+    def image(self) -> Path:
+        """What QEMU boots."""
+        return self.root / "boot" / f"vmlinuz-{self.release}"
+
+    @property
+    def modules(self) -> Path:
+        """The directory with modules.builtin and kernel/."""
+        for base in ("lib", "usr/lib"):
+            path = self.root / base / "modules" / self.release
+            if path.is_dir():
+                return path
+        raise SetupError(f"{self.root} has no modules of {self.release}", f"remove it: rm -r {self.root}")
+
+    def headers(self, release: str) -> Path:
+        """The KDIR of a release."""
+        return self.root / "usr" / "src" / f"linux-headers-{release}"
+
+
+def _release(meta: Package, kind: str) -> str:
+    """The release in the name of the versioned package that a meta package depends on."""
+    for name in meta.depends:
+        match = re.fullmatch(rf"linux-{kind}-(\d.*?)(-unsigned)?", name)
+        if match:
+            return match[1]
+    raise SetupError(f"{meta.name} {meta.version} depends on no linux-{kind} package")
+
+
+def relocate_headers(root: Path, final: Path) -> None:
+    """Make Debian's headers usable where they are: their Makefiles include /usr/src by its full path.
+
+    ``root`` is where the files are now, ``final`` where they will be.
+    """
+    for makefile in root.glob("usr/src/linux-headers-*/Makefile"):
+        text = makefile.read_text(encoding="utf-8", errors="surrogateescape")
+        # The -common Makefile is the kernel's own and has no such path.
+        makefile.write_text(re.sub(r"(?<![\w/.)])/usr/src/linux-headers-", f"{final}/usr/src/linux-headers-", text),
+                            encoding="utf-8", errors="surrogateescape")
+
+
+def _resolve(kernel: Kernel, apt: Apt) -> tuple[str, str, str | None, list[Package]]:
+    meta = apt.show(kernel.image)
+    release = _release(meta, "image")
+    packages = {p.name: p for p in apt.closure(f"linux-image-{release}", IMAGE)}
+    version = packages[f"linux-image-{release}"].version
+    wanted = [release]
+    foreign = None
+    if kernel.foreign_headers:
+        foreign = _release(apt.show(kernel.foreign_headers), "headers")
+        wanted.append(foreign)
+    for each in wanted:
+        packages |= {p.name: p for p in apt.closure(f"linux-headers-{each}", HEADERS)}
+    return version, release, foreign, list(packages.values())
+
+
+def _extract(apt: Apt, packages: list[Package], partial: Path, final: Path) -> None:
+    debs = partial / "debs"
+    debs.mkdir()
+    say(f"downloading {len(packages)} packages: {', '.join(p.name for p in packages)}")
+    files = apt.download(packages, debs)
+    if len(files) != len(packages):
+        raise SetupError(f"apt downloaded {len(files)} of {len(packages)} packages")
+    say("extracting them")
+    for deb in files:
+        run([need("dpkg-deb", "dpkg"), "-x", deb, partial], what=f"extracting {deb.name}", error=SetupError)
+    shutil.rmtree(debs)
+    relocate_headers(partial, final)
+
+
+def _from_current(kernel: Kernel, current: Path) -> Fetched | None:
+    try:
+        known = json.loads(current.read_text(encoding="utf-8"))
+        found = Fetched(kernel, known["version"], known["release"], known["foreign_release"],
+                        current.parent / known["version"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return found if found.root.is_dir() else None
+
+
+def fetch(kernel: Kernel) -> Fetched:
+    """The newest version of this kernel the suite has; without network the newest in the cache.
+
+    Raises `SetupError` when neither is to be had.
+    """
+    apt = Apt(kernel.suite, kernel.arch)
+    home = paths.cache() / "kernels" / kernel.name
+    current = home / "current"
+    cached = _from_current(kernel, current)
+    if cached is not None and apt.fresh():
+        return cached
+    try:
+        apt.update()
+        version, release, foreign, packages = _resolve(kernel, apt)
+        # A version may hold an epoch's colon; make would take it for a rule.
+        folder = version.replace(":", "_")
+        final = home / folder
+        store.make_dir(final, lambda partial: _extract(apt, packages, partial, final), f"kernel-{kernel.name}")
+    except SetupError as failure:
+        if cached is None:
+            raise
+        warn(f"cannot look for a newer {kernel.name}: {failure.cause.splitlines()[0]}")
+        warn(f"using the one in the cache: {cached.release} ({cached.version})")
+        return cached
+    store.write(current, json.dumps(
+        {"version": folder, "release": release, "foreign_release": foreign}, indent=1) + "\n")
+    _prune(home, folder)
+    return Fetched(kernel, folder, release, foreign, final)
+
+
+def _prune(home: Path, newest: str) -> None:
+    """Forget all but the newest and the `KEPT` - 1 versions fetched last before it."""
+    others = sorted((p for p in home.iterdir() if p.is_dir() and not p.name.startswith(".") and p.name != newest),
+                    key=lambda p: p.stat().st_mtime, reverse=True)
+    for old in others[KEPT - 1:]:
+        say(f"forgetting {old.name}")
+        shutil.rmtree(old, ignore_errors=True)

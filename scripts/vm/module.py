@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Build ptscope.ko against a kernel's headers, out of the source tree, only when something changed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from . import paths, store
+from .errors import BuildError
+from .fetch import Fetched
+from .proc import need, run
+from .say import say
+
+SOURCES = ("*.c", "*.h", "Kbuild", "Makefile", "*.mk", "*.sh")
+
+
+def _sources() -> list[Path]:
+    found = [path for pattern in SOURCES for path in paths.KMOD.rglob(pattern)
+             if not path.name.endswith(".mod.c")]
+    if not (paths.KMOD / "Makefile").exists():
+        raise BuildError(f"{paths.KMOD} has no Makefile")
+    return sorted(found)
+
+
+def build(fetched: Fetched, release: str) -> Path:
+    """ptscope.ko for a release whose headers ``fetched`` has. The second time costs nothing."""
+    sources = _sources()
+    key = store.digest(str(fetched.root), release, *(part for path in sources for part in (
+        str(path.relative_to(paths.KMOD)), path.read_bytes())))
+    folder = paths.BUILD / "kmod" / release
+    module, stamp = folder / "ptscope.ko", folder / "stamp"
+    with store.locked(f"kmod-{release}"):
+        if module.exists() and stamp.exists() and stamp.read_text() == key:
+            return module
+        say(f"building ptscope.ko for {release}")
+        shutil.rmtree(folder, ignore_errors=True)
+        for path in sources:
+            copy = folder / path.relative_to(paths.KMOD)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            shutil.copymode(path, copy)
+        run([need("make", "make"), "-C", folder, f"KDIR={fetched.headers(release)}"],
+            what=f"building ptscope.ko for {release}")
+        if not module.exists():
+            raise BuildError(f"kmod/Makefile made no ptscope.ko in {folder}")
+        stamp.write_text(key)
+    return module

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which guests `make test` boots and what each runs. A new scenario is a row.
+
+Guest tests learn where they run from the environment:
+
+    PTSCOPE_VM_SCENARIO   name of the row
+    PTSCOPE_VM_VARIANT    name in the table of `variants`
+    PTSCOPE_VM_LEVELS     page-table levels the hardware walks (4, 5)
+    PTSCOPE_VM_PTI        1 or 0
+    PTSCOPE_VM_SMP        number of CPUs
+    PTSCOPE_VM_LAYOUT     the shipped layout that must equal the running kernel's
+    PTSCOPE_VM_MODULE     what became of ptscope.ko: loaded, none, refused
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .kernels import Kernel
+from .variants import VARIANTS
+
+MAIN = "main"
+SCENARIO_FILES = ("test_nomodule.py", "test_lockdown_before.py", "test_lockdown_after.py", "test_wrong_module.py",
+                  "test_race.py")
+"""Files below tests/guest that rows of their own run; every other test file belongs to `MAIN`."""
+SECONDS = 280.0
+"""A row that takes longer than this has failed."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One guest."""
+
+    scenario: str
+    variant: str
+    tests: tuple[str, ...]
+    """Files below tests/guest; none means all that no scenario has."""
+    smp: int = 1
+    module: str = "loaded"
+    """What must become of ptscope.ko."""
+    init: tuple[str, ...] = ()
+    """Words for init on the kernel's command line."""
+    seconds: float = SECONDS
+
+    @property
+    def name(self) -> str:
+        """Names the row's log, its JUnit file and its lines in the output."""
+        return self.variant if self.scenario == MAIN else f"{self.scenario}-{self.variant}"
+
+    def pytest(self) -> list[str]:
+        """pytest's arguments in the guest."""
+        if self.tests:
+            return [f"/tests/guest/{name}" for name in self.tests]
+        return ["/tests/guest", *(f"--ignore=/tests/guest/{name}" for name in SCENARIO_FILES)]
+
+    def environment(self, kernel: Kernel) -> dict[str, str]:
+        """What the tests are told."""
+        variant = VARIANTS[self.variant]
+        return {
+            "PTSCOPE_VM_SCENARIO": self.scenario,
+            "PTSCOPE_VM_VARIANT": self.variant,
+            "PTSCOPE_VM_LEVELS": str(variant.levels),
+            "PTSCOPE_VM_PTI": str(int(variant.pti)),
+            "PTSCOPE_VM_SMP": str(self.smp),
+            "PTSCOPE_VM_LAYOUT": kernel.layout,
+            "PTSCOPE_VM_MODULE": self.module,
+        }
+
+
+# The longest first: two guests run at a time.
+PLAN: tuple[Row, ...] = (
+    Row(MAIN, "pti", ()),
+    Row(MAIN, "5level", ()),
+    Row(MAIN, "4level", ()),
+    Row("race", "5level", ("test_race.py",), smp=2),
+    Row("race", "4level-pti", ("test_race.py",), smp=2),
+    Row("lockdown-before", "5level", ("test_lockdown_before.py",), module="refused",
+        init=("vm.lockdown_before=integrity",)),
+    Row("lockdown-after", "5level", ("test_lockdown_after.py",), init=("vm.lockdown_after=integrity",)),
+    Row("lockdown-after-confidentiality", "5level", ("test_lockdown_after.py",),
+        init=("vm.lockdown_after=confidentiality",)),
+    Row("wrong-module", "5level", ("test_wrong_module.py",), module="refused",
+        init=("vm.module=/lib/ptscope/ptscope-other.ko",)),
+    Row("nomodule", "5level", ("test_nomodule.py",), module="none", init=("vm.module=none",)),
+)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From names (kernel, variant) to a machine that can boot: fetch, build, put the initrd together."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from . import accel, fetch, kernels, overlay, paths, variants
+from .arches import ARCHES
+from .base import base
+from .errors import UsageError
+from .overlay import Contents
+from .qemu import Machine
+
+
+@dataclass(frozen=True)
+class Bootable:
+    """A kernel and the parts of its initrd that do not change from run to run."""
+
+    kernel: kernels.Kernel
+    release: str
+    image: Path
+    parts: tuple[Path, ...]
+    fetched: fetch.Fetched | None
+    """None for a kernel of the user's own."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to boot it."""
+
+    variant: str = variants.DEFAULT
+    smp: int = 1
+    memory: int = 3072
+    """MiB."""
+    gigantic: int = 1
+    init: tuple[str, ...] = ()
+    """Words for init, on the kernel's command line (vm.module=none, vm.lockdown_before=integrity...)."""
+    append: tuple[str, ...] = ()
+    """Further words for the kernel."""
+    name: str = "vm"
+    """Names the log."""
+    contents: Contents = field(default_factory=Contents)
+    ram_file: Path | None = None
+
+
+def debian(name: str = kernels.DEFAULT) -> Bootable:
+    """The newest version of a kernel of the table."""
+    kernel = kernels.kernel(name)
+    fetched = fetch.fetch(kernel)
+    parts = (base(kernel), overlay.kernel_modules(fetched.modules, fetched.version))
+    return Bootable(kernel, fetched.release, fetched.image, parts, fetched)
+
+
+def image_release(image: Path) -> str:
+    """The release in the header of a bzImage (Documentation/arch/x86/boot.rst: kernel_version at 0x20E).
+
+    Raises `UsageError` when the file is no bzImage.
+    """
+    with open(image, "rb") as handle:
+        data = handle.read(0x10000)
+    if data[0x202:0x206] != b"HdrS":
+        raise UsageError(f"{image} is not a bzImage", "give arch/x86/boot/bzImage or a /boot/vmlinuz-*")
+    (offset,) = struct.unpack_from("<H", data, 0x20E)
+    text = data[offset + 0x200:].split(b"\0", 1)[0] if offset else b""
+    return text.split(b" ", 1)[0].decode("ascii", errors="replace")
+
+
+def module_release(module: Path) -> str:
+    """The release a .ko was built for (its vermagic); raises `UsageError` when it has none."""
+    _, found, rest = module.read_bytes().partition(b"\0vermagic=")
+    if not found:
+        raise UsageError(f"{module} is not a kernel module: it has no vermagic")
+    return rest.split(b"\0", 1)[0].split(b" ", 1)[0].decode("ascii", errors="replace")
+
+
+def own(image: Path, modules: Path | None, like: str = kernels.DEFAULT) -> Bootable:
+    """A kernel of the user's own, with user space as for the kernel called ``like``.
+
+    ``modules`` is its /lib/modules/RELEASE or the directory given to `make modules_install` as
+    INSTALL_MOD_PATH; without it drivers must be built in.
+    """
+    if not image.is_file():
+        raise UsageError(f"there is no kernel {image}")
+    release = image_release(image)
+    kernel = kernels.kernel(like)
+    parts = [base(kernel)]
+    if modules is not None:
+        candidates = (modules / "lib" / "modules" / release, modules / release, modules)
+        folder = next((each for each in candidates if (each / "modules.order").exists()), None)
+        if folder is None or folder.name != release:
+            raise UsageError(f"{modules} has no modules of {release}",
+                             f"run in its source: make modules_install INSTALL_MOD_PATH={modules}")
+        stamp = str((folder / "modules.order").stat().st_mtime_ns)
+        parts.append(overlay.kernel_modules(folder, stamp))
+    return Bootable(kernel, release, image, tuple(parts), None)
+
+
+def check_module(module: Path, bootable: Bootable) -> None:
+    """Raise `UsageError` that explains when ``module`` was built for another kernel."""
+    built_for = module_release(module)
+    if built_for != bootable.release:
+        raise UsageError(
+            f"{module} was built for {built_for}, but {bootable.image} is {bootable.release}",
+            f"build it against that kernel: make -C kmod KDIR=<the kernel's build directory>,"
+            " then give --module kmod/ptscope.ko; or give --no-module")
+
+
+def machine(bootable: Bootable, options: Options, scratch: Path) -> Machine:
+    """Put the initrd together in ``scratch`` and describe the guest."""
+    arch = ARCHES[bootable.kernel.arch]
+    row = variants.variant(options.variant, arch.name)
+    handle, name = tempfile.mkstemp(prefix=f"{options.name}-", suffix=".cpio", dir=scratch)
+    os.close(handle)
+    entries = overlay.tree(options.contents, bootable.kernel.suite)
+    overlay.initrd(bootable.parts, entries, Path(name))
+    return Machine(
+        arch=arch, variant=row, accel=accel.choose(arch, row, bootable.image), kernel=bootable.image,
+        initrd=Path(name), log=paths.LOGS / f"{options.name}.log", append=(*options.append, *options.init),
+        smp=options.smp, memory=options.memory, gigantic=options.gigantic, ram_file=options.ram_file)
+
+
+def renamed(options: Options, name: str) -> Options:
+    """The same options under another name."""
+    return replace(options, name=name)

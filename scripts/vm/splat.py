@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Find what a kernel reports about itself in its log. Each kind of report is a row."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+CONTEXT_BEFORE = 2
+CONTEXT_AFTER = 40
+"""Lines shown around the first line of a report."""
+
+# What a report begins with, and what to call it. The texts are those of Linux 5.10 to 7.x:
+# kernel/panic.c, lib/bug.c, mm/kasan/report.c, kernel/locking/lockdep.c, kernel/rcu/tree_stall.h,
+# kernel/hung_task.c, kernel/watchdog.c, arch/x86/kernel/{dumpstack,traps}.c, arch/x86/mm/fault.c.
+KINDS: tuple[tuple[str, str], ...] = (
+    ("BUG", r"\bBUG: "),
+    ("BUG", r"kernel BUG at "),
+    ("KASAN", r"\b(KASAN|KCSAN|KFENCE|KMSAN|UBSAN): "),
+    ("lockdep", r"(possible|inconsistent) .*(lock|deadlock)|INFO: trying to register non-static key"
+                r"|suspicious RCU usage|bad unlock balance|held lock freed|Invalid wait context"
+                r"|still has locks held|lock held when returning to user space"),
+    ("WARNING", r"WARNING: (CPU: \d+|.* at )"),
+    ("oops", r"\bOops\b|Internal error: |general protection fault|unable to handle (kernel|page)"
+             r"|Unable to handle kernel|double fault|stack segment fault|invalid opcode: "),
+    ("bad page", r"Bad page (state|map|cache)|Bad rss-counter state|Bad pagetable|page_table_check"
+                 r"|bad p[gmu4t][dte] "),
+    ("stall", r"rcu.*(self-)?detected (stall|expedited stalls)|rcu.* kthread starved"),
+    ("hung task", r"INFO: task .* blocked for more than \d+ seconds"),
+    ("lockup", r"(soft|hard) lockup|watchdog: BUG"),
+    ("panic", r"Kernel panic - not syncing"),
+    ("leak", r"kmemleak: \d+ new suspected|Objects remaining in .* on __kmem_cache_shutdown"),
+    ("refcount", r"refcount_t: "),
+)
+_PATTERN = re.compile("|".join(f"(?P<k{n}>{pattern})" for n, (_, pattern) in enumerate(KINDS)))
+
+# Lines that say one of the words above and are no report: the kernel describing itself at boot.
+HARMLESS = re.compile(
+    r"Command line: |Kernel command line: |Unknown kernel command line"
+    r"|Lockdown: |RCU .*(enabled|restricting)|kfence: initialized|Lock dependency validator"
+    r"|hung_task_panic|oops=panic"
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report of the kernel."""
+
+    kind: str
+    line: int
+    """Line number in the log, from 1."""
+    lines: tuple[str, ...]
+    """The report with a little of what came before."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"    {line}" for line in self.lines)
+
+
+def find(log: str) -> list[Report]:
+    """The kernel's reports in a console log, first to last; what follows closely is part of one."""
+    lines = log.splitlines()
+    found: list[Report] = []
+    skip_to = 0
+    for number, line in enumerate(lines):
+        if number < skip_to or HARMLESS.search(line):
+            continue
+        match = _PATTERN.search(line)
+        if match:
+            kind = KINDS[int(str(match.lastgroup)[1:])][0] if match.lastgroup else "BUG"
+            end = _end_of_report(lines, number)
+            found.append(Report(kind, number + 1, tuple(lines[max(0, number - CONTEXT_BEFORE):end])))
+            skip_to = end
+    return found
+
+
+def _end_of_report(lines: list[str], start: int) -> int:
+    """One past the last line that belongs to a report: to its end marker, at most `CONTEXT_AFTER` on."""
+    last = min(len(lines), start + CONTEXT_AFTER)
+    for number in range(start + 1, last):
+        if "---[ end " in lines[number] or "</TASK>" in lines[number]:
+            return number + 1
+    return last

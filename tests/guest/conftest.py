@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Fixtures of the tests that run inside a guest, as root, with the module loaded.
+
+The files named below need a guest that was started otherwise (without the module, with lockdown,
+with two CPUs for long); the harness names them when it starts such a guest, and a plain run
+of this directory leaves them out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from own import Own
+from puppet import Commands, Puppet
+
+collect_ignore = [
+    "test_lockdown_after.py",
+    "test_lockdown_before.py",
+    "test_nomodule.py",
+    "test_race.py",
+    "test_wrong_module.py",
+]
+
+SWAP_BYTES = 128 << 20
+
+
+@pytest.fixture
+def puppet() -> Iterator[Puppet]:
+    """Another process."""
+    with Puppet() as process:
+        yield process
+
+
+@pytest.fixture
+def own() -> Iterator[Own]:
+    """This process."""
+    process = Own()
+    yield process
+    process.close()
+
+
+@pytest.fixture(params=["puppet", "own"])
+def target(request: pytest.FixtureRequest) -> Commands:
+    """Another process, then this one."""
+    process = request.getfixturevalue(request.param)
+    assert isinstance(process, Commands)
+    return process
+
+
+@pytest.fixture(scope="session")
+def swap() -> None:
+    """Real swap space, on zram."""
+    if "zram0" in Path("/proc/swaps").read_text():
+        return
+    subprocess.run(["modprobe", "zram"], check=True)
+    Path("/sys/block/zram0/disksize").write_text(str(SWAP_BYTES))
+    subprocess.run(["mkswap", "/dev/zram0"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["swapon", "/dev/zram0"], check=True)
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[[Callable[[], bool], str], None]:
+    """Wait up to 20 s until something is true, and say what was waited for when it is not."""
+
+    def wait(condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, f"not within 20 s: {what}"
+            time.sleep(0.02)
+
+    return wait

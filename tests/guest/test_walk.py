@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every kind of page there is, in another process and in this one, against the kernel's own word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import command
+import compare
+import pytest
+import rawfiles
+import witness
+from puppet import Child, Commands, Puppet, PuppetError
+
+PAGE = 4096
+HUGE = 1 << 21
+GIGANTIC = 1 << 30
+NOWHERE = 0x2000_0000_0000
+"""An address that neither the kernel nor a C library ever chooses."""
+ABOVE_47_BITS = 1 << 50
+
+Eventually = Callable[[Callable[[], bool], str], None]
+
+
+def anonymous(target: Commands) -> int:
+    return target.map(4 * PAGE) + PAGE
+
+
+def read_only_touched(target: Commands) -> int:
+    address = anonymous(target)
+    target.touch("read", address)
+    return address
+
+
+def written(target: Commands) -> int:
+    address = anonymous(target)
+    target.touch("write", address)
+    return address
+
+
+def untouched(target: Commands) -> int:
+    return anonymous(target)
+
+
+def text(target: Commands) -> int:
+    return target.where("text")
+
+
+def stack(target: Commands) -> int:
+    return target.stack(64 << 10)
+
+
+def transparent_huge(target: Commands) -> int:
+    address = target.map(HUGE, align=HUGE)
+    target.advise(address, HUGE, "hugepage")
+    target.touch("write", address)
+    return address + 5 * PAGE + 8
+
+
+def hugetlb(log2: int) -> Callable[[Commands], int]:
+    def make(target: Commands) -> int:
+        address = target.map(1 << log2, huge=log2)
+        target.touch("write", address)
+        return address + 7 * PAGE
+
+    return make
+
+
+def no_permission(target: Commands) -> int:
+    address = written(target)
+    target.protect(address, PAGE, "none")
+    return address
+
+
+def no_permission_huge(target: Commands) -> int:
+    address = transparent_huge(target) & -HUGE
+    target.protect(address, HUGE, "none")
+    return address + PAGE
+
+
+def swapped(target: Commands) -> int:
+    address = written(target)
+    for _ in range(200):
+        target.advise(address, PAGE, "pageout")
+        if witness.page(target.pid, address).swapped:
+            return address
+    raise AssertionError("the page is not swapped out")
+
+
+def just_unmapped(target: Commands) -> int:
+    address = written(target)
+    target.touch("write", address + PAGE)  # the neighbour keeps the PTE table alive
+    target.unmap(address, PAGE)
+    return address
+
+
+def never_mapped(target: Commands) -> int:
+    return NOWHERE
+
+
+def high(target: Commands) -> int:
+    address = target.map(PAGE, at=ABOVE_47_BITS, hint=True)
+    target.touch("write", address)
+    return address
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of page: how to make one, and what must be said of it."""
+
+    make: Callable[[Commands], int]
+    state: str
+    level: str | None = "pte"
+    """Where the walk ends; None when that depends on the neighbours."""
+    page_size: int | None = PAGE
+    effective: str = ""
+    in_vma: bool = True
+    smaps: tuple[tuple[str, int], ...] = ()
+    """Figures in kB that the VMA must have."""
+    hugetlb: bool = False
+    needs_swap: bool = False
+
+
+CASES = {
+    "anonymous read": Case(read_only_touched, "leaf", effective="r"),
+    "anonymous written": Case(written, "leaf", effective="rw", smaps=(("Anonymous", 4),)),
+    "anonymous untouched": Case(untouched, "none", level=None, page_size=None),
+    "text": Case(text, "leaf", effective="rx"),
+    "stack": Case(stack, "leaf", effective="rw"),
+    "transparent huge": Case(
+        transparent_huge, "leaf", "pmd", HUGE, "rw", smaps=(("AnonHugePages", 2048),)),
+    "hugetlb 2 MiB": Case(
+        hugetlb(21), "leaf", "pmd", HUGE, "rw", hugetlb=True,
+        smaps=(("Private_Hugetlb", 2048), ("KernelPageSize", 2048))),
+    "hugetlb 1 GiB": Case(
+        hugetlb(30), "leaf", "pud", GIGANTIC, "rw", hugetlb=True,
+        smaps=(("Private_Hugetlb", 1 << 20), ("KernelPageSize", 1 << 20))),
+    "PROT_NONE": Case(no_permission, "protnone", smaps=(("Rss", 4),)),
+    "PROT_NONE huge": Case(
+        no_permission_huge, "protnone", "pmd", HUGE, smaps=(("AnonHugePages", 2048),)),
+    "swapped": Case(swapped, "swap", page_size=None, needs_swap=True, smaps=(("Swap", 4),)),
+    "just unmapped": Case(just_unmapped, "none", page_size=None, in_vma=False),
+    "never mapped": Case(never_mapped, "none", level=None, page_size=None, in_vma=False),
+}
+
+
+def target_word(target: Commands) -> object:
+    return target.pid if isinstance(target, Puppet | Child) else "self"
+
+
+def soft_dirty_mask() -> int:
+    return int(rawfiles.layout()["vm.softdirty"], 16)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_pagemap(name: str, target: Commands, swap: None) -> None:
+    case = CASES[name]
+    address = case.make(target)
+    walk = command.walk(target_word(target), address)
+    page = witness.page(target.pid, address)
+
+    assert walk["pid"] == target.pid and int(walk["address"], 16) == address
+    assert walk["source"] == "module"
+    assert compare.differences(walk, page, soft_dirty_mask(), case.hugetlb) == []
+
+    entry, mapping = compare.last_entry(walk), walk["mapping"]
+    assert (entry["state"], mapping["state"]) == (case.state, case.state)
+    assert entry["page_size"] == case.page_size if case.page_size else entry["pfn"] is None
+    if case.level is not None:
+        assert mapping["level"] == case.level
+    assert entry["hw_present"] is (case.state == "leaf")
+    allowed = "".join(
+        letter for letter, key in (("r", "read"), ("w", "write"), ("x", "exec"))
+        if walk["effective"][key])
+    assert allowed == case.effective
+    if case.state == "leaf":
+        assert walk["effective"]["user"] is True
+
+    vma = next((vma for vma in witness.vmas(target.pid) if vma.start <= address < vma.end), None)
+    assert (vma is not None) is case.in_vma
+    if vma is None:
+        assert walk["vma"] is None
+    else:
+        assert [int(walk["vma"][key], 16) for key in ("start", "end")] == [vma.start, vma.end]
+        assert walk["vma"]["permissions"] == vma.permissions
+    figures = witness.smaps(target.pid, address)
+    assert {key: figures[key] for key, _ in case.smaps} == dict(case.smaps)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_text_and_binary_and_json_are_the_same_entries(
+    name: str, puppet: Puppet, swap: None
+) -> None:
+    address = CASES[name].make(puppet)
+    printed = rawfiles.walk(puppet.pid, address)
+    flags = rawfiles.WITH_VMAS | rawfiles.WITH_USER_PGD
+    (batch,) = rawfiles.dump(puppet.pid, [(address, address)], flags)
+    tables = [record for record in batch.records if isinstance(record, rawfiles.Table)]
+    vmas = [record for record in batch.records if isinstance(record, rawfiles.Vma)]
+    dumped = [
+        rawfiles.Entry(table.level, table.index, table.entries[0], table.table_pa + 8 * table.index)
+        for table in tables
+    ]
+    assert all(len(table.entries) == 1 for table in tables)
+    ordinary = [e for e, t in zip(dumped, tables, strict=True) if not t.flags & rawfiles.USER_PGD]
+    user = [e for e, t in zip(dumped, tables, strict=True) if t.flags & rawfiles.USER_PGD]
+
+    assert (printed.pid, printed.comm, printed.address) == (puppet.pid, "puppet", address)
+    assert list(printed.entries) == ordinary
+    assert [(e.index, e.raw, e.pa) for e in user] == (
+        [] if printed.user_pgd is None
+        else [(printed.user_pgd.index, printed.user_pgd.raw, printed.user_pgd.pa)])
+    assert (printed.user_pgd is not None) is witness.pti()
+    assert printed.lock == batch.lock == ("read" if CASES[name].in_vma else "write")
+    assert [(vma.start, vma.end) for vma in vmas] == ([printed.vma] if printed.vma else [])
+
+    json = command.walk(puppet.pid, address)
+    listed = [
+        (level["level"], level["index"], int(level["raw"], 16), int(level["entry_pa"], 16))
+        for level in json["levels"] if level["raw"] is not None
+    ]
+    assert listed == [(e.level, e.index, e.raw, e.pa) for e in printed.entries]
+
+
+def test_levels_are_those_that_the_hardware_walks(puppet: Puppet) -> None:
+    walk = command.walk(puppet.pid, written(puppet))
+    folded = {level["level"]: level["folded"] for level in walk["levels"]}
+    assert list(folded) == ["pgd", "p4d", "pud", "pmd", "pte"]
+    assert folded == dict.fromkeys(folded, False) | {"p4d": not witness.la57()}
+    p4d = walk["levels"][1]
+    if folded["p4d"]:
+        assert (p4d["index"], p4d["raw"], p4d["decoded"]) == (None, None, None)
+    else:
+        assert p4d["decoded"]["state"] == "table"
+
+
+def test_hint_above_47_bits(target: Commands) -> None:
+    """Five levels give what the hint asks for; four ignore it."""
+    address = high(target)
+    assert (address == ABOVE_47_BITS) is witness.la57()
+    walk = command.walk(target_word(target), address)
+    page = witness.page(target.pid, address)
+    assert compare.differences(walk, page, soft_dirty_mask()) == []
+    pgd = walk["levels"][0]
+    assert pgd["index"] == address >> (48 if witness.la57() else 39) & 511
+    if witness.la57():
+        assert pgd["index"] == 4 and walk["mapping"]["state"] == "leaf"
+        assert command.walk(target_word(target), ABOVE_47_BITS << 1)["mapping"]["state"] == "none"
+
+
+def test_zero_page_is_one_frame(puppet: Puppet) -> None:
+    first = puppet.map(4 * PAGE)
+    puppet.touch("read", first, 2)
+    walks = [command.walk(puppet.pid, first + i * PAGE) for i in range(2)]
+    frames = {compare.frame(walk) for walk in walks}
+    assert len(frames) == 1
+    assert witness.kpageflags(frames.pop()) >> witness.KPF_ZERO_PAGE & 1
+    puppet.touch("write", first)
+    walk = command.walk(puppet.pid, first)
+    assert not witness.kpageflags(compare.frame(walk)) >> witness.KPF_ZERO_PAGE & 1
+    assert compare.last_entry(walk)["dirty"] and walk["effective"]["write"]
+
+
+def test_shared_memory_is_one_frame_in_two_processes(puppet: Puppet) -> None:
+    address = puppet.map(2 * PAGE, kind="shared")
+    puppet.store(address, b"shared")
+    child = puppet.fork()
+    assert child.load(address, 6) == b"shared"
+    ours, theirs = (command.walk(pid, address) for pid in (puppet.pid, child.pid))
+    assert compare.frame(ours) == compare.frame(theirs) == witness.page(child.pid, address).pfn
+    for walk, pid in ((ours, puppet.pid), (theirs, child.pid)):
+        assert compare.differences(walk, witness.page(pid, address), soft_dirty_mask()) == []
+    assert [level["entry_pa"] for level in ours["levels"]][-1] != [
+        level["entry_pa"] for level in theirs["levels"]][-1]
+
+
+def test_copy_on_write_parts_the_frames(puppet: Puppet) -> None:
+    address = written(puppet)
+    child = puppet.fork()
+    before = [command.walk(pid, address) for pid in (puppet.pid, child.pid)]
+    assert compare.frame(before[0]) == compare.frame(before[1])
+    assert not any(walk["effective"]["write"] for walk in before)
+    child.touch("write", address)
+    after = command.walk(child.pid, address)
+    assert compare.frame(after) != compare.frame(before[0]) and after["effective"]["write"]
+
+
+def test_protection_to_none_keeps_the_frame(puppet: Puppet) -> None:
+    address = written(puppet)
+    before = command.walk(puppet.pid, address)
+    puppet.protect(address, PAGE, "none")
+    after = command.walk(puppet.pid, address)
+    assert compare.frame(before) == compare.frame(after)
+    assert [compare.last_entry(walk)["hw_present"] for walk in (before, after)] == [True, False]
+    assert after["effective"]["read"] is False
+    puppet.protect(address, PAGE, "rw")
+    assert compare.frame(command.walk(puppet.pid, address)) == compare.frame(before)
+
+
+@pytest.mark.parametrize("prot", ["none", "r", "rw", "rx", "rwx"])
+def test_effective_permission_is_what_the_cpu_enforces(puppet: Puppet, prot: str) -> None:
+    address = puppet.map(PAGE, prot="rw")
+    puppet.code(address)
+    puppet.protect(address, PAGE, prot)
+    if "w" in prot:
+        puppet.touch("write", address)  # mprotect leaves the entry read-only until the next write
+    walk = command.walk(puppet.pid, address)
+    allowed = {}
+    for how in ("read", "write", "exec"):
+        try:
+            puppet.touch(how, address)
+            allowed[how] = True
+        except PuppetError as error:
+            assert "SIGSEGV" in error.text
+            allowed[how] = False
+    assert {how: walk["effective"][how] for how in allowed} == allowed
+
+
+def test_user_copy_of_the_pgd_decides_under_pti(puppet: Puppet) -> None:
+    """The kernel's own copy forbids execution of all user memory, and does not count."""
+    address = puppet.where("text")
+    puppet.touch("exec", address)
+    walk = command.walk(puppet.pid, address)
+    kernel_copy = walk["levels"][0]["decoded"]
+    assert kernel_copy["access"]["exec"] is not witness.pti()
+    assert walk["effective"]["exec"] is True
+    printed = rawfiles.walk(puppet.pid, address)
+    nx = 1 << int(rawfiles.layout()["bit.nx"])
+    assert bool(printed.entries[0].raw & nx) is witness.pti()
+    if witness.pti():
+        assert printed.user_pgd is not None
+        assert not printed.user_pgd.raw & nx
+        assert printed.user_pgd.pa == printed.entries[0].pa + PAGE
+
+
+def test_swap_entry_survives_a_round_trip(puppet: Puppet, swap: None) -> None:
+    address = puppet.map(PAGE)
+    puppet.store(address, b"swapped out and in")
+    puppet.advise(address, PAGE, "pageout")
+    page = witness.page(puppet.pid, address)
+    assert page.swapped, "MADV_PAGEOUT did not swap the page out"
+    entry = compare.last_entry(command.walk(puppet.pid, address))
+    assert (entry["swap"]["type"], int(entry["swap"]["offset"], 16)) == (
+        page.swap_type, page.swap_offset)
+    assert entry["swap"]["kind"] == "swap"
+    assert puppet.load(address, 18) == b"swapped out and in"
+    assert command.walk(puppet.pid, address)["mapping"]["state"] == "leaf"
+
+
+def test_write_protection_by_userfaultfd(puppet: Puppet) -> None:
+    address = puppet.map(2 * PAGE)
+    puppet.touch("write", address, 2)
+    puppet.command(f"uffd {address:#x} {2 * PAGE} register")
+    puppet.command(f"uffd {address:#x} {PAGE} wp")
+    for place, protected in ((address, True), (address + PAGE, False)):
+        walk = command.walk(puppet.pid, place)
+        page = witness.page(puppet.pid, place)
+        assert compare.differences(walk, page, soft_dirty_mask()) == []
+        assert (page.uffd_wp, bool(compare.last_entry(walk)["uffd_wp"])) == (protected, protected)
+        assert walk["effective"]["write"] is not protected
+
+
+def test_soft_dirty_follows_clear_refs(puppet: Puppet) -> None:
+    address = puppet.map(2 * PAGE)
+    puppet.touch("write", address, 2)
+    with open(f"/proc/{puppet.pid}/clear_refs", "w") as file:
+        file.write("4")
+    puppet.touch("write", address)
+    for place, dirty in ((address, True), (address + PAGE, False)):
+        walk = command.walk(puppet.pid, place)
+        page = witness.page(puppet.pid, place)
+        assert compare.differences(walk, page, soft_dirty_mask()) == []
+        assert (page.soft_dirty, bool(compare.last_entry(walk)["soft_dirty"])) == (dirty, dirty)
+
+
+def test_protection_key(puppet: Puppet) -> None:
+    if rawfiles.layout()["runtime.pkeys"] != "1":
+        assert "ospke" not in open("/proc/cpuinfo").read().split()
+        return
+    address = written(puppet)
+    key = int(puppet.command(f"pkey {address:#x} {PAGE} rw")[0])
+    assert key > 0
+    assert compare.last_entry(command.walk(puppet.pid, address))["pkey"] == key
+
+
+def test_compare_counts_every_entry(puppet: Puppet, swap: None) -> None:
+    addresses = [make(puppet) for make in (written, read_only_touched, text, swapped, just_unmapped)]
+    result = command.run("walk", puppet.pid, *map(hex, addresses), "--compare")
+    assert result.status == 0, result.out + result.err
+    assert f"{len(addresses)} of {len(addresses)} entries agree" in result.out
+
+
+def test_pagemap_source_gives_the_same_leaves(puppet: Puppet, swap: None) -> None:
+    for name in ("anonymous written", "text", "swapped", "just unmapped"):
+        address = CASES[name].make(puppet)
+        module = command.walk(puppet.pid, address)
+        leaf = command.walk(puppet.pid, address, "--source", "pagemap")
+        assert leaf["source"] == "pagemap"
+        present = module["mapping"]["state"] == "leaf"
+        if present:
+            assert int(leaf["mapping"]["pfn"], 16) == compare.frame(module)
+        else:
+            assert leaf["mapping"]["pfn"] is None

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the kernel itself says about a process, read without any part of ptscope.
+
+The tests compare ptscope with this, so it shares no code with it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = 4096
+
+# include/uapi/linux/kernel-page-flags.h
+KPF_HUGE = 17
+KPF_THP = 22
+KPF_ZERO_PAGE = 24
+KPF_ANON = 12
+KPF_SWAPBACKED = 14
+
+
+@dataclass(frozen=True)
+class PagemapEntry:
+    """One page of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst)."""
+
+    raw: int
+
+    @property
+    def present(self) -> bool:
+        return bool(self.raw >> 63 & 1)
+
+    @property
+    def swapped(self) -> bool:
+        return bool(self.raw >> 62 & 1)
+
+    @property
+    def file_or_shared(self) -> bool:
+        return bool(self.raw >> 61 & 1)
+
+    @property
+    def uffd_wp(self) -> bool:
+        return bool(self.raw >> 57 & 1)
+
+    @property
+    def soft_dirty(self) -> bool:
+        return bool(self.raw >> 55 & 1)
+
+    @property
+    def pfn(self) -> int:
+        assert self.present
+        return self.raw & (1 << 55) - 1
+
+    @property
+    def swap_type(self) -> int:
+        assert self.swapped
+        return self.raw & 31
+
+    @property
+    def swap_offset(self) -> int:
+        assert self.swapped
+        return self.raw >> 5 & (1 << 50) - 1
+
+
+@dataclass(frozen=True)
+class Vma:
+    """One line of /proc/PID/maps."""
+
+    start: int
+    end: int
+    permissions: str
+    name: str
+
+
+def vmas(pid: int | str) -> list[Vma]:
+    """All VMAs in user space: the vsyscall page belongs to the kernel."""
+    found = []
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        span, permissions, *rest = line.split(maxsplit=5)
+        start, end = (int(word, 16) for word in span.split("-"))
+        if start < 1 << 63:
+            found.append(Vma(start, end, permissions, rest[3] if len(rest) > 3 else ""))
+    return found
+
+
+def pagemap(pid: int | str, address: int, count: int = 1) -> list[PagemapEntry]:
+    """The entries of ``count`` pages from the page of ``address`` on."""
+    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as file:
+        data = os.pread(file.fileno(), 8 * count, address // PAGE * 8)
+    return [PagemapEntry(raw) for (raw,) in struct.iter_unpack("<Q", data)]
+
+
+def page(pid: int | str, address: int) -> PagemapEntry:
+    """The pagemap entry of one address; where the file ends nothing is mapped."""
+    entries = pagemap(pid, address)
+    return entries[0] if entries else PagemapEntry(0)
+
+
+def smaps(pid: int | str, address: int) -> dict[str, int]:
+    """Figures of the VMA of ``address`` in /proc/PID/smaps, in kB."""
+    figures: dict[str, int] = {}
+    inside = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        key, *words = line.split()
+        if not key.endswith(":"):
+            start, end = (int(word, 16) for word in key.split("-"))
+            inside = start <= address < end
+        elif inside and len(words) == 2 and words[1] == "kB":
+            figures[key[:-1]] = int(words[0])
+    return figures
+
+
+def status(pid: int | str) -> dict[str, str]:
+    """/proc/PID/status as text by key."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def status_kb(pid: int | str, key: str) -> int:
+    """A figure of /proc/PID/status in kB."""
+    return int(status(pid)[key].split()[0])
+
+
+def kpageflags(pfn: int) -> int:
+    """Flags of a frame in /proc/kpageflags."""
+    with open("/proc/kpageflags", "rb", buffering=0) as file:
+        (flags,) = struct.unpack("<Q", os.pread(file.fileno(), 8, pfn * 8))
+    return int(flags)
+
+
+def meminfo_kb(key: str) -> int:
+    """A figure of /proc/meminfo in kB."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0])
+    raise KeyError(key)
+
+
+def vmstat(key: str) -> int:
+    """A counter of /proc/vmstat."""
+    for line in Path("/proc/vmstat").read_text().splitlines():
+        name, value = line.split()
+        if name == key:
+            return int(value)
+    raise KeyError(key)
+
+
+def la57() -> bool:
+    """Whether the kernel runs with five levels: it clears the flag otherwise."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return "la57" in line.split()
+    raise AssertionError("no flags in /proc/cpuinfo")
+
+
+def pti() -> bool:
+    """Whether user mode runs on its own page tables, as the kernel's log and sysfs say.
+
+    A CPU that is not vulnerable shows "Not affected" there even with pti=on, so the command line
+    decides.
+    """
+    return "pti=on" in Path("/proc/cmdline").read_text().split()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A program header of /proc/kcore: kernel memory and where it lies physically."""
+
+    virtual: int
+    physical: int
+    size: int
+
+
+def kcore_segments() -> Iterator[Segment]:
+    """The loadable segments of /proc/kcore whose physical address is known."""
+    with open("/proc/kcore", "rb", buffering=0) as file:
+        head = file.read(64)
+        (offset,) = struct.unpack_from("<Q", head, 0x20)
+        size, count = struct.unpack_from("<HH", head, 0x36)
+        table = os.pread(file.fileno(), size * count, offset)
+    for i in range(count):
+        kind, _, _, virtual, physical, _, memory, _ = struct.unpack_from("<IIQQQQQQ", table, i * size)
+        if kind == 1 and physical != (1 << 64) - 1:
+            yield Segment(virtual, physical, memory)
+
+
+def direct_map(physical: int) -> int:
+    """The address of the kernel's direct mapping for a physical address, from /proc/kcore."""
+    for segment in kcore_segments():
+        # the direct map is the segment of whole RAM areas in the upper half below vmalloc
+        if segment.physical <= physical < segment.physical + segment.size:
+            return segment.virtual + physical - segment.physical
+    raise AssertionError(f"no segment of /proc/kcore holds {physical:#x}")
+
+
+def symbol(name: str) -> int:
+    """Address of a kernel symbol, from /proc/kallsyms."""
+    for line in Path("/proc/kallsyms").read_text().splitlines():
+        address, _, symbol_name, *_ = line.split()
+        if symbol_name == name:
+            return int(address, 16)
+    raise KeyError(name)
+
+
+def iomem(name: str) -> tuple[int, int]:
+    """First and last physical address of a named range in /proc/iomem."""
+    for line in Path("/proc/iomem").read_text().splitlines():
+        span, _, what = line.strip().partition(" : ")
+        if what == name:
+            first, last = (int(word, 16) for word in span.split("-"))
+            return first, last
+    raise KeyError(name)

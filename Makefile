@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Every command a person or CI needs. `make` alone lists them.
 VM = python3 scripts/vm/main.py
-VARIANT ?= 5level
+VARIANT ?= 5-level
 comma = ,
 boot_options = --variant $(VARIANT) $(if $(FILES),--files $(FILES)) $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
 
@@ -20,7 +20,7 @@ build: install ## make .venv with the package, fetch the newest kernel, build pt
 demo: install ## walk a live process inside a guest and compare every entry with pagemap
 	@$(VM) demo --variant $(VARIANT)
 
-test: install ## run all tests, on the host and inside guests (ONLY='host 5level ...' for some)
+test: install ## run all tests, on the host and inside guests (ONLY='host 5-level ...' for some)
 	@$(VM) test $(foreach row,$(ONLY),--only $(row))
 
 lint: build ## ruff, mypy, the module's own checks
@@ -30,7 +30,7 @@ vm: install ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR
 	@test -n "$$RUN" || { echo "usage: make vm RUN='command' [FILES=DIR] [VARIANT=NAME] [SMP=N]" >&2; exit 2; }
 	@$(VM) run $(boot_options) -- "$$RUN"
 
-vm-shell: install ## a shell in a guest: make vm-shell [FILES=DIR] [VARIANT=4level]
+vm-shell: install ## a shell in a guest: make vm-shell [FILES=DIR] [VARIANT=4-level]
 	@$(VM) shell $(boot_options)
 
 vm-quick: install ## guest tests on a saved guest, in seconds: make vm-quick [TESTS='-k walk'] [VARIANT=pti]

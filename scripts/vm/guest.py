@@ -144,10 +144,11 @@ class Guest:
         self._sending = threading.Lock()
         self._hello: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._monitor: Qmp | None = None
+        self._started: Qemu | None = None
         self._gone = False
 
     def __enter__(self) -> Guest:
-        self._qemu = Qemu(self.machine)
+        self._started = Qemu(self.machine)
         try:
             threading.Thread(target=self._read, daemon=True).start()
             if not self.machine.incoming:
@@ -160,6 +161,11 @@ class Guest:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.end()
+
+    @property
+    def _qemu(self) -> Qemu:
+        assert self._started is not None, "the guest was not entered"
+        return self._started
 
     def _greeting(self) -> Hello:
         try:
@@ -322,7 +328,8 @@ class Guest:
             raise self._no_result(f"the guest did not power off within {seconds:.0f} s")
 
     def end(self) -> None:
-        """End the guest at once, whatever it does. Harmless when it has ended."""
+        """End the guest at once, whatever it does. Harmless when it has ended or never started."""
+        if self._started is not None:
+            self._started.end()
         if self._monitor is not None:
             self._monitor.close()
-        self._qemu.end()

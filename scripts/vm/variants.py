@@ -29,14 +29,14 @@ class Variant:
 VARIANTS: dict[str, Variant] = {
     row.name: row
     for row in (
-        Variant("5level", "amd64", "", ("pti=off",), 5, False, ("la57",)),
-        Variant("4level", "amd64", ",la57=off", ("pti=off",), 4, False),
+        Variant("5-level", "amd64", "", ("pti=off",), 5, False, ("la57",)),
+        Variant("4-level", "amd64", ",la57=off", ("pti=off",), 4, False),
         Variant("pti", "amd64", "", ("pti=on",), 5, True, ("la57",)),
-        Variant("4level-pti", "amd64", ",la57=off", ("pti=on",), 4, True),
+        Variant("4-level-pti", "amd64", ",la57=off", ("pti=on",), 4, True),
     )
 }
 
-DEFAULT = "5level"
+DEFAULT = "5-level"
 
 
 def variant(name: str, arch: str) -> Variant:

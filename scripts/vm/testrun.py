@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Run the host tests and the guest plan, some at a time, and judge them all together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import accel, junit, kernels, module, package, paths, prepare, variants
+from .arches import ARCHES
+from .errors import UsageError, VmError
+from .guest import Guest
+from .plan import PLAN, Row
+from .qemu import Machine
+from .say import say
+from .suite import guest_tests
+
+HOST = "host"
+HOST_SECONDS = 280.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a row came to."""
+
+    name: str
+    counts: junit.Counts
+    seconds: float
+    failures: tuple[str, ...] = ()
+    problem: str = ""
+    """What went wrong outside the tests; it is counted as a failed test."""
+
+    @property
+    def good(self) -> bool:
+        """Whether everything it should have shown was shown."""
+        return not self.problem and not self.counts.failed and self.counts.passed > 0
+
+
+class Printer:
+    """Lines of several runs, each under its name; one line at a time whoever prints."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, name: str, width: int) -> None:
+        self._prefix = f"{name:<{width}} | ".encode()
+        self._rest = b""
+
+    def __call__(self, kind: bytes, data: bytes) -> None:
+        """Print the whole lines of ``data``; the rest waits for its end."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        with self._lock:
+            for line in lines:
+                sys.stdout.buffer.write(self._prefix + line.rstrip(b"\r") + b"\n")
+            sys.stdout.buffer.flush()
+
+    def say(self, text: str) -> None:
+        """A line of the harness's own."""
+        self(b"", (b"\n" if self._rest else b"") + text.encode() + b"\n")
+
+
+def judge(name: str, document: bytes | None, status: int, seconds: float, problem: str = "") -> Result:
+    """Turn what a run left into a result, and into build/junit/NAME.xml.
+
+    ``document`` is its JUnit file (None when it left none), ``status`` pytest's exit status,
+    ``problem`` what else went wrong. Missing results and runs without a test are problems too.
+    """
+    root = ET.Element("testsuites")
+    if document is not None:
+        try:
+            root = junit.parse(document)
+        except ValueError as error:
+            problem = problem or str(error)
+    elif not problem:
+        problem = f"no JUnit file was left (pytest's exit status: {status})"
+    counts = junit.count(root)
+    if not problem and not counts.ran:
+        problem = f"no test ran (pytest's exit status: {status})"
+    if not problem and status != 0 and not counts.failed:
+        problem = f"pytest's exit status is {status} although no test failed"
+    failures = tuple(junit.failures(root))
+    if problem:
+        junit.add_problem(root, name, problem)
+        counts += junit.Counts(failed=1)
+    junit.write(root, name, paths.JUNIT / f"{name}.xml")
+    return Result(name, counts, seconds, failures, problem)
+
+
+class Cancelled(Exception):
+    """Another thread was interrupted; guests still running are ended."""
+
+
+class Runner:
+    """Runs rows and knows what runs, so that an interrupt ends all of it."""
+
+    def __init__(self, width: int, scratch: Path) -> None:
+        self.width = width
+        self.scratch = scratch
+        self._stop = threading.Event()
+        self._guests: set[Guest] = set()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+
+    def stop(self) -> None:
+        """End everything now."""
+        self._stop.set()
+        for guest in list(self._guests):
+            guest.end()
+        for process in list(self._processes):
+            _kill_group(process)
+
+    def guest(self, row: Row, machine: Machine, kernel: kernels.Kernel) -> Result:
+        """Boot one guest and run its tests."""
+        printer = Printer(row.name, self.width)
+        start = time.monotonic()
+        document: bytes | None = None
+        status = 0
+        problem = ""
+        if self._stop.is_set():
+            raise Cancelled
+        guest = Guest(machine)
+        self._guests.add(guest)
+        try:
+            with guest:
+                guest.expect_module(row.module)
+                printer.say(f"up after {time.monotonic() - start:.1f} s: {guest.hello.release}, {row.variant}, "
+                            f"{row.smp} CPU, {machine.accel.name.upper()}, ptscope.ko {guest.hello.module}")
+                outcome = guest_tests(guest, row.pytest(), row.environment(kernel), printer, row.seconds)
+                document, status = outcome.document, outcome.status
+                guest.finish()
+        except VmError as error:
+            problem = error.cause
+            printer.say(f"FAILED: {problem}")
+        finally:
+            self._guests.discard(guest)
+        if self._stop.is_set():
+            raise Cancelled
+        return judge(row.name, document, status, time.monotonic() - start, problem)
+
+    def host(self, python: Path) -> Result:
+        """The host's tests in a process of their own."""
+        printer = Printer(HOST, self.width)
+        start = time.monotonic()
+        left = self.scratch / "host.xml"
+        command = [python, "-m", "pytest", "tests/host", f"--junitxml={left}", "-o", "junit_family=xunit2",
+                   "--color=no", "--tb=short", "--durations=3"]
+        process = subprocess.Popen([str(part) for part in command], cwd=paths.REPO, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        self._processes.add(process)
+        timer = threading.Timer(HOST_SECONDS, _kill_group, (process,))
+        timer.start()
+        assert process.stdout is not None
+        try:
+            while data := os.read(process.stdout.fileno(), 1 << 16):
+                printer(b"", data)
+            status = process.wait()
+        finally:
+            timer.cancel()
+            _kill_group(process)
+            self._processes.discard(process)
+        if self._stop.is_set():
+            raise Cancelled
+        problem = f"the host tests took more than {HOST_SECONDS:.0f} s" if status == -signal.SIGKILL else ""
+        document = left.read_bytes() if left.exists() else None
+        return judge(HOST, document, status, time.monotonic() - start, problem)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def select(names: list[str]) -> tuple[bool, list[Row]]:
+    """Whether the host tests are among ``names``, and which rows; no names mean all.
+
+    A row is named by its name or by its scenario. Raises `UsageError` for a name that is nothing.
+    """
+    if not names:
+        return True, list(PLAN)
+    rows = [row for row in PLAN if {row.name, row.scenario} & set(names)]
+    known = {HOST, *(row.name for row in PLAN), *(row.scenario for row in PLAN)}
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise UsageError(f"no test row is called {', '.join(unknown)}",
+                         f"there are: {', '.join([HOST, *(row.name for row in PLAN)])}")
+    return HOST in names, rows
+
+
+def summary(results: list[Result]) -> str:
+    """The table, and the counts alone on the last line."""
+    width = max(len(result.name) for result in results)
+    lines = [f"{'run':<{width}}  passed  failed  skipped  seconds"]
+    for result in results:
+        counts = result.counts
+        lines.append(f"{result.name:<{width}}  {counts.passed:6}  {counts.failed:6}  {counts.skipped:7}"
+                     f"  {result.seconds:7.1f}")
+    for result in results:
+        lines += [f"FAILED {result.name}: {name}" for name in result.failures]
+        if result.problem:
+            lines.append(f"FAILED {result.name}: {result.problem}")
+    total = sum((result.counts for result in results), junit.Counts())
+    return "\n".join([*lines, str(total)])
+
+
+def run_all(names: list[str], jobs: int) -> int:
+    """`make test`: run, print the summary, and return 0 when everything was good, else 1."""
+    host, rows = select(names)
+    shutil.rmtree(paths.JUNIT, ignore_errors=True)
+    python = package.build()
+    with tempfile.TemporaryDirectory(prefix="ptscope-test-") as name:
+        scratch = Path(name)
+        machines: dict[str, Machine] = {}
+        kernel = kernels.kernel(kernels.DEFAULT)
+        if rows:
+            machines = _machines(kernel, rows, scratch)
+        width = max(len(each) for each in [HOST, *machines])
+        runner = Runner(width, scratch)
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            futures = [pool.submit(runner.host, python)] if host else []
+            futures += [pool.submit(runner.guest, row, machines[row.name], kernel) for row in rows]
+            try:
+                results = [future.result() for future in futures]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                runner.stop()
+                raise
+    print()
+    print(summary(results), flush=True)
+    return 0 if all(result.good for result in results) else 1
+
+
+def _machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str, Machine]:
+    """One machine for each row; they differ in their command lines only and share one initrd."""
+    from .commands import tests
+
+    bootable = prepare.debian(kernel.name)
+    assert bootable.fetched is not None
+    foreign = bootable.fetched.foreign_release
+    contents = prepare.Contents(
+        module=module.build(bootable.fetched, bootable.release),
+        foreign_module=module.build(bootable.fetched, foreign) if foreign else None,
+        package=package.for_guest(), tests=tests())
+    shared = prepare.machine(bootable, prepare.Options(name="test", contents=contents), scratch)
+    say(f"{len(rows)} guests with {bootable.release}, on {shared.accel}")
+    arch = ARCHES[kernel.arch]
+    machines = {}
+    for row in rows:
+        variant = variants.variant(row.variant, kernel.arch)
+        machines[row.name] = replace(
+            shared, variant=variant, accel=accel.choose(arch, variant, bootable.image), smp=row.smp,
+            append=row.init, log=paths.LOGS / f"{row.name}.log")
+    return machines

@@ -38,8 +38,8 @@ class UnknownConstruct(ValueError):
 def cdef(text: str) -> str:
     """cffi definitions made from the text of a header.
 
-    Raises UnknownConstruct, naming the line, for all that is not a comment, the guard, an include, a
-    `#define NAME INTEGER`, a struct of plain fields or a prototype on one line.
+    Raises UnknownConstruct, naming the line, for all that is not a comment, the guard, an include,
+    a `#define NAME INTEGER`, a struct of plain fields or a prototype on one line.
     """
     out: list[str] = []
     inside = False

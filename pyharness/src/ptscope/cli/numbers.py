@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Targets and addresses as they are typed."""
+
+from __future__ import annotations
+
+import re
+
+from ptscope.errors import UsageError
+from ptscope.target.process import Pid
+
+U64_MAX = (1 << 64) - 1
+
+_HEX = re.compile(r"0[xX][0-9a-fA-F]+")
+_DECIMAL = re.compile(r"[0-9]+", re.ASCII)
+_BARE_HEX = re.compile(r"[0-9a-fA-F]+")
+_NEGATIVE = re.compile(r"-(0[xX])?[0-9a-fA-F]+")
+HOW = "write it in decimal, or in hex with 0x in front"
+
+
+def parse_address(text: str) -> int:
+    """An address in decimal or 0x hex, from 0 to 2**64-1; raises UsageError for all else.
+
+    Hex digits without 0x are refused even where they could only be hex: the next address that is
+    copied may happen to have no letter in it, and would be taken for decimal.
+    """
+    if _HEX.fullmatch(text):
+        value = int(text, 16)
+    elif _DECIMAL.fullmatch(text):
+        value = int(text, 10)
+    elif _BARE_HEX.fullmatch(text):
+        raise UsageError(f"{text!r} is hex without 0x in front", f"write it as 0x{text}")
+    elif _NEGATIVE.fullmatch(text):
+        raise UsageError(f"address {text} is negative", "addresses are 0 to 0xffffffffffffffff")
+    else:
+        raise UsageError(f"{text!r} is no address", HOW)
+    if value > U64_MAX:
+        raise UsageError(
+            f"address {text} does not fit into 64 bits", "addresses are 0 to 0xffffffffffffffff"
+        )
+    return value
+
+
+def parse_target(text: str) -> Pid:
+    """A PID in decimal, `self` or `kernel`; whether there is such a process is not asked here.
+
+    Raises UsageError for all else.
+    """
+    if text == "self":
+        return "self"
+    if text == "kernel":
+        return "kernel"
+    if _DECIMAL.fullmatch(text):
+        return int(text, 10)
+    if re.fullmatch(r"-[0-9]+", text, re.ASCII):
+        raise UsageError(f"{text} cannot be a PID: it is negative", "`ps -e` lists the processes")
+    raise UsageError(
+        f"{text!r} is no target",
+        "give a PID in decimal, `self` or `kernel`; `pidof NAME` finds PIDs",
+    )

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Entries of /proc/PID/pagemap, split in bulk by the C core.
+
+The format is that of Documentation/admin-guide/mm/pagemap.rst: frame in bits 54:0 of a present
+page, swap type in 4:0 and offset in 54:5 of a swapped one, soft-dirty 55, exclusive 56, uffd-wp 57,
+guard 58 (from 6.15), file or shared 61, swapped 62, present 63.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptscope._core import ffi, lib
+
+PAGEMAP_ENTRY = 8  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What pagemap says of one page.
+
+    `frame` is None when the page is not present or frames are hidden from us; `swap_type` and
+    `swap_offset` likewise. pagemap calls every non-present entry that is not empty "swapped":
+    migration, device and marker entries too.
+    """
+
+    present: bool
+    swapped: bool
+    hidden: bool
+    frame: int | None
+    swap_type: int | None
+    swap_offset: int | None
+    soft_dirty: bool
+    exclusive: bool
+    uffd_wp: bool
+    file: bool
+    guard: bool
+
+
+def split(data: bytes, hidden: bool) -> list[Page]:
+    """Pages of consecutive 8-byte pagemap entries; `hidden` when the kernel zeroes frames for us.
+
+    Raises ValueError when the length is not a multiple of 8 bytes.
+    """
+    if len(data) % PAGEMAP_ENTRY:
+        raise ValueError("pagemap data is not a multiple of 8 bytes long")
+    count = len(data) // PAGEMAP_ENTRY
+    raws = ffi.new("uint64_t[]", count)
+    ffi.memmove(raws, data, len(data))
+    pages = ffi.new("struct ptscope_page[]", count)
+    lib.ptscope_pagemap_split(raws, count, pages)
+    return [
+        Page(
+            present=bool(page.present),
+            swapped=bool(page.swapped),
+            hidden=hidden,
+            frame=page.frame if page.present and not hidden else None,
+            swap_type=page.swap_type if page.swapped and not hidden else None,
+            swap_offset=page.swap_offset if page.swapped and not hidden else None,
+            soft_dirty=bool(page.soft_dirty),
+            exclusive=bool(page.exclusive),
+            uffd_wp=bool(page.uffd_wp),
+            file=bool(page.file),
+            guard=bool(page.guard),
+        )
+        for page in pages
+    ]

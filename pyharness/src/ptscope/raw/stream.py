@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Both directions of the module's `dump` file, through the C core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ptscope._core import ffi, lib
+from ptscope.errors import BadStream, UsageError
+from ptscope.raw.records import Batch, End, EndStatus, Lock, RawTable, RawVma
+
+PID_SELF: int = lib.PTSCOPE_PID_SELF
+PID_KERNEL: int = lib.PTSCOPE_PID_KERNEL
+WITH_VMAS: int = lib.PTSCOPE_WITH_VMAS
+WITH_USER_PGD: int = lib.PTSCOPE_WITH_USER_PGD
+MAX_RANGES: int = lib.PTSCOPE_MAX_RANGES
+MAX_READ: int = lib.PTSCOPE_MAX_READ
+
+_LOCKS: dict[int, Lock] = {
+    lib.PTSCOPE_LOCK_READ: "read",
+    lib.PTSCOPE_LOCK_WRITE: "write",
+    lib.PTSCOPE_LOCK_NONE: "none",
+}
+_ENDS: dict[int, EndStatus] = {
+    lib.PTSCOPE_END_DONE: "done",
+    lib.PTSCOPE_END_EXITED: "exited",
+    lib.PTSCOPE_END_EXECED: "execed",
+    lib.PTSCOPE_END_UNSTABLE: "unstable",
+}
+
+
+def build_request(pid: int, flags: int, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """A request for the `dump` file; each range is (first, last), both inside it.
+
+    Raises UsageError for no range, more than MAX_RANGES, or one that ends before it starts.
+    """
+    size = ffi.sizeof("struct ptscope_request") + len(ranges) * ffi.sizeof("struct ptscope_range")
+    buffer = ffi.new("uint64_t[]", -(-size // 8))
+    used = lib.ptscope_request_build(
+        buffer,
+        ffi.sizeof(buffer),
+        pid,
+        flags,
+        ffi.new("struct ptscope_range[]", list(ranges)),
+        len(ranges),
+    )
+    if used < 0:
+        raise UsageError(f"the request cannot be made: {_bad(used)}")
+    return bytes(ffi.buffer(buffer, used))
+
+
+def parse_batch(data: bytes | bytearray, sequence: int, entries: Mapping[int, int]) -> Batch:
+    """The records of one batch, every one of them checked.
+
+    `sequence` is the number the batch must have; `entries` gives the entries of a table for each
+    wire level that the kernel walks. Raises BadStream, naming the rule that the bytes break and
+    where.
+    """
+    # The core wants 8-byte alignment; whether a Python object happens to have it is no contract.
+    words = ffi.new("uint64_t[]", -(-len(data) // 8))
+    ffi.memmove(words, data, len(data))
+    limits = ffi.new("struct ptscope_limits *")
+    for level, count in entries.items():
+        limits.entries[level] = count
+    cursor = ffi.new("struct ptscope_cursor *")
+    bad = lib.ptscope_cursor_start(cursor, words, len(data), sequence, limits)
+    if bad:
+        raise BadStream(f"the module's stream is broken in batch {sequence}: {_bad(bad)}")
+
+    head: Any = None
+    end: End | None = None
+    records: list[RawTable | RawVma] = []
+    while (kind := lib.ptscope_cursor_next(cursor)) > 0:
+        if kind == lib.PTSCOPE_RECORD_BATCH:
+            head = ffi.cast("struct ptscope_batch *", cursor.record)
+        elif kind == lib.PTSCOPE_RECORD_VMA:
+            records.append(_vma(ffi.cast("struct ptscope_vma *", cursor.record)))
+        elif kind == lib.PTSCOPE_RECORD_TABLE:
+            records.append(_table(ffi.cast("struct ptscope_table *", cursor.record)))
+        else:
+            record = ffi.cast("struct ptscope_end *", cursor.record)
+            end = End(_ENDS[record.status], record.address)
+    if kind < 0:
+        raise BadStream(
+            f"the module's stream is broken in batch {sequence} at byte {cursor.offset}: "
+            f"{_bad(kind)}",
+            "use a module and a ptscope of the same version",
+        )
+    return Batch(
+        sequence=head.sequence,
+        lock=_LOCKS[head.lock],
+        lock_ns=head.lock_ns,
+        retries=head.retries,
+        records=tuple(records),
+        end=end,
+    )
+
+
+def _vma(record: Any) -> RawVma:
+    return RawVma(
+        start=record.start,
+        end=record.end,
+        vm_flags=record.vm_flags,
+        page_prot=record.page_prot,
+        pgoff=record.pgoff,
+        inode=record.inode,
+        dev_major=record.dev_major,
+        dev_minor=record.dev_minor,
+        hugetlb=bool(record.record.flags & lib.PTSCOPE_HUGETLB),
+        again=bool(record.record.flags & lib.PTSCOPE_AGAIN),
+    )
+
+
+def _table(record: Any) -> RawTable:
+    return RawTable(
+        level=record.level,
+        index=record.index,
+        table_pa=record.table_pa,
+        address=record.address,
+        raws=tuple(ffi.unpack(ffi.cast("uint64_t *", record + 1), record.count)),
+        again=bool(record.record.flags & lib.PTSCOPE_AGAIN),
+        user_pgd=bool(record.record.flags & lib.PTSCOPE_USER_PGD),
+    )
+
+
+def _bad(code: int) -> str:
+    text: bytes = ffi.string(lib.ptscope_bad_text(code))
+    return text.decode()

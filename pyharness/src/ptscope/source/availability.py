@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Why the module cannot be used, and what to do about it.
+
+The questions are asked in the order in which a person would have to solve them: a module that is
+not loaded, then debugfs, then privilege and lockdown.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ptscope.errors import NotPermitted, PtscopeError, Unsupported
+from ptscope.host import Host
+from ptscope.kmodule import NotAModule, candidates, vermagic
+
+LOCKDOWN_REMEDY = (
+    "boot without lockdown (no `lockdown=` on the kernel command line, Secure Boot off in the "
+    "firmware setup)"
+)
+BUILD_REMEDY = "apt install linux-headers-{release}, build it with `make -C kmod`, then `{load}`"
+
+
+def not_loaded(host: Host, path: Path | None = None) -> PtscopeError:
+    """Why ptscope.ko is not in the kernel; `path` is a module file that the user named."""
+    if host.locked_down:
+        return NotPermitted(
+            f"the module is not loaded, and kernel lockdown ({host.lockdown}) refuses to load it "
+            "as long as it is not signed by a key this kernel trusts",
+            f"sign it with an enrolled key (mokutil), or {LOCKDOWN_REMEDY}",
+        )
+    found = path or next(candidates(host), None)
+    if found is None:
+        load = "insmod kmod/ptscope.ko"
+        return Unsupported(
+            "the module ptscope is not loaded, and no ptscope.ko was found",
+            BUILD_REMEDY.format(release=host.release, load=load),
+        )
+    load = f"insmod {found}"
+    try:
+        built_for = release_of(vermagic(found))
+    except (OSError, NotAModule) as error:
+        return Unsupported(f"the module ptscope is not loaded, and {found} is no module: {error}")
+    if built_for != host.release:
+        return Unsupported(
+            f"the module is not loaded, and {found} was built for kernel {built_for}, not for "
+            f"the running {host.release}",
+            BUILD_REMEDY.format(release=host.release, load=load),
+        )
+    return Unsupported("the module ptscope is not loaded", f"as root: `{load}`")
+
+
+def release_of(magic: str) -> str:
+    """The kernel release in a vermagic: its first word."""
+    return magic.partition(" ")[0]
+
+
+def cannot_open(host: Host, path: Path, error: OSError) -> PtscopeError:
+    """Why a file of the module in debugfs could not be opened, read or written."""
+    if not host.module_loaded:
+        return not_loaded(host)
+    if host.debugfs is None:
+        return Unsupported(
+            "debugfs is not mounted, so the module cannot be reached",
+            "as root: `mount -t debugfs debugfs /sys/kernel/debug`",
+        )
+    if isinstance(error, PermissionError):
+        return refused(host)
+    if isinstance(error, FileNotFoundError):
+        return Unsupported(
+            f"the module is loaded, but {path} does not exist",
+            "load the module of this version: `rmmod ptscope`, then insmod it anew",
+        )
+    return Unsupported(f"{path}: {error.strerror}")
+
+
+def refused(host: Host) -> PtscopeError:
+    """Why the kernel said EPERM or EACCES: lockdown when it is on and we are privileged."""
+    if not host.sys_admin:
+        return NotPermitted(
+            "the module may only be used with CAP_SYS_ADMIN", "run ptscope as root (sudo)"
+        )
+    if host.locked_down:
+        return NotPermitted(
+            f"kernel lockdown ({host.lockdown}) forbids the module's debugfs files",
+            LOCKDOWN_REMEDY,
+        )
+    return NotPermitted(
+        "the module refused although CAP_SYS_ADMIN is there: it counts in the initial user "
+        "namespace only",
+        "run ptscope as root outside of containers",
+    )

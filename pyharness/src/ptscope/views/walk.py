@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A walk as text for people: a line a level, then what follows from them."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+
+import click
+
+from ptscope.compare import Comparison
+from ptscope.views.entry import size_text
+from ptscope.walk import Step, Walk
+
+WIDTH = 80
+LABEL = 11
+COLOURS = {"table": "blue", "leaf": "green", "none": "bright_black", "invalid": "red"}
+OTHER_COLOUR = "yellow"
+
+STATES = {
+    "none": "not mapped: the {level} entry is empty",
+    "protnone": "mapped, but not for the hardware (PROT_NONE or NUMA hint)",
+    "splitting": "mapped, but not for the hardware (a huge page being split)",
+    "swap": "swapped out",
+    "migration": "not mapped: the page is being migrated",
+    "device": "not mapped: the page is in device memory",
+    "hwpoison": "not mapped: the page has a memory error",
+    "marker": "not mapped: a marker",
+    "invalid": "invalid: {reason}",
+}
+
+
+def render(walk: Walk) -> str:
+    """All lines of one walk, without the last newline, at most 80 columns wide."""
+    return "\n".join(_lines(walk))
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """The lines that say whether pagemap agrees."""
+    if comparison.differences:
+        each = "; ".join(str(difference) for difference in comparison.differences)
+        text = click.style("DIFFERS", fg="red", bold=True)
+        detail = f" at each of {comparison.attempts} readings: {each}"
+    else:
+        text = click.style("agrees", fg="green")
+        detail = " (frames hidden)" if comparison.hidden else ""
+        detail += f" ({comparison.note})" if comparison.note else ""
+    return "\n".join(_labelled("pagemap", "X" * len(click.unstyle(text)) + detail)).replace(
+        "X" * len(click.unstyle(text)), text, 1
+    )
+
+
+def _lines(walk: Walk) -> Iterator[str]:
+    who = "kernel half" if walk.pid is None else f"{walk.pid} {printable(walk.comm or '')}"
+    yield click.style(f"{who}, address {walk.address:#x}", bold=True)
+    yield from _levels(walk)
+    yield from _labelled("mapping", _mapping(walk))
+    yield from _labelled("effective", _effective(walk))
+    if walk.pid is not None:
+        yield from _labelled("vma", _vma(walk))
+    if walk.mapping.pfn is not None:
+        yield from _labelled("frame", _frame(walk))
+    yield from _labelled("source", _source(walk))
+
+
+def _levels(walk: Walk) -> Iterator[str]:
+    steps = list(walk.levels)
+    if walk.user_pgd is not None:
+        yield from _level("user", walk.user_pgd, _entry_width(walk))
+    for step in steps:
+        yield from _level(step.level, step, _entry_width(walk))
+
+
+def _entry_width(walk: Walk) -> int:
+    return max((len(f"{s.entry.entry_pa:#x}") for s in walk.levels if s.entry), default=0)
+
+
+def _level(name: str, step: Step, width: int) -> Iterator[str]:
+    if step.folded:
+        yield f"  {name:<4} {'-':>4}  folded"
+        return
+    if step.entry is None or step.decoded is None:
+        return
+    head = f"  {name:<4} {step.index:>4}  {step.entry.raw:#018x} at {step.entry.entry_pa:#{width}x}
+     " state = step.decoded.state
+    flags = " ".join(step.decoded.flags)
+    lines = textwrap.wrap(f"{state} {flags}", WIDTH - len(head)) or [state]
+    colour = COLOURS.get(state, OTHER_COLOUR)
+    yield head + click.style(state, fg=colour) + lines[0][len(state) :]
+    for line in lines[1:]:
+        yield " " * len(head) + line
+
+
+def _mapping(walk: Walk) -> str:
+    mapping = walk.mapping
+    parts = []
+    if mapping.state != "leaf":
+        reason = walk.last.reason if walk.last else ""
+        level = mapping.level or "page-table"
+        parts.append(STATES[mapping.state].format(level=level, reason=reason))
+    if walk.last is not None and walk.last.swap is not None:
+        swap = walk.last.swap
+        parts.append(f"{swap.kind}, type {swap.type}, offset {swap.offset:#x}")
+    elif walk.leaf is not None and walk.leaf.page.swap_offset is not None:
+        page = walk.leaf.page
+        parts.append(f"type {page.swap_type}, offset {page.swap_offset:#x}")
+    if mapping.pa is not None and mapping.pfn is not None:
+        parts.append(f"physical {mapping.pa:#x}, frame {mapping.pfn:#x}")
+    if walk.leaf is not None and walk.leaf.page.present and mapping.pfn is None:
+        parts.append("mapped; its frame is hidden without CAP_SYS_ADMIN")
+    if mapping.page_size is not None and mapping.pa is not None:
+        parts.append(f"{size_text(mapping.page_size)} page")
+        if mapping.mapping_size not in (None, mapping.page_size):
+            parts.append(f"one of a group of {size_text(mapping.mapping_size or 0)}")
+    elif walk.leaf is not None and walk.leaf.page.present:
+        parts.append(
+            "page size not visible"
+            if mapping.page_size is None
+            else f"{size_text(mapping.page_size)} page"
+        )
+    return ", ".join(parts)
+
+
+def _effective(walk: Walk) -> str:
+    allowed = walk.effective
+    if allowed is None:
+        return "not visible without the module: it depends on all levels"
+    if not any((allowed.read, allowed.write, allowed.exec, allowed.user)):
+        deciding = sorted({level for level in allowed.decided_by.values() if level})
+        return "no access" + (f": {', '.join(deciding)} decides" if deciding else "")
+    names = ("read", "write", "exec", "user")
+    given = " ".join(name for name in names if getattr(allowed, name))
+    denied = [f"no {name} ({level})" for name, level in allowed.decided_by.items() if level]
+    return ", ".join([given, *denied])
+
+
+def _vma(walk: Walk) -> str:
+    vma = walk.vma
+    if vma is None:
+        return "none: the address is in a hole"
+    name = printable(vma.name) or ("anonymous" if not vma.inode else f"inode {vma.inode}")
+    offset = f" at offset {vma.offset:#x}" if vma.inode else ""
+    return f"{vma.start:#x}-{vma.end:#x} {vma.permissions} {name}{offset}"
+
+
+def _frame(walk: Walk) -> str:
+    frame = walk.frame
+    if frame is None:
+        return "not visible: /proc/kpageflags needs root"
+    count = "" if frame.map_count is None else f", mapped {frame.map_count} times"
+    if frame.map_count == 1:
+        count = ", mapped once"
+    return f"{frame.kind}{count}: {' '.join(frame.words)}"
+
+
+def _source(walk: Walk) -> str:
+    if walk.leaf is not None:
+        what = "pagemap: leaves only, no lock"
+    elif walk.lock == "none":
+        what = f"module, layout {_layout(walk)}, a snapshot: no lock, read twice and equal"
+    else:
+        what = f"module, layout {_layout(walk)}, mmap_lock held for {_LOCKED[walk.lock]}"
+    return f"{what}; kernel {walk.kernel}"
+
+
+_LOCKED = {"read": "reading", "write": "writing"}
+
+
+def _layout(walk: Walk) -> str:
+    return "unknown" if walk.layout is None else walk.layout.name
+
+
+def _labelled(label: str, text: str) -> Iterator[str]:
+    lines = textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False) or [""]
+    yield click.style(f"{label:<{LABEL}}", dim=True) + lines[0]
+    for line in lines[1:]:
+        yield " " * LABEL + line
+
+
+def printable(text: str) -> str:
+    """Text of another process, without the characters that could steer a terminal."""
+    return re.sub(r"[^ -~\u00a0-\U0010ffff]", lambda match: f"\\x{ord(match.group()):02x}", text)

@@ -32,8 +32,8 @@ def frames_visible(proc: Path = Path("/proc")) -> bool:
     """Whether this process may see frame numbers in pagemap.
 
     The question is put to the kernel: the top page of our own stack is always present, so a frame
-    of 0 there means that frames are hidden. CAP_SYS_ADMIN in CapEff does not tell, as the kernel wants
-    it in the initial user namespace (fs/proc/task_mmu.c, pagemap_read).
+    of 0 there means that frames are hidden. CAP_SYS_ADMIN in CapEff does not tell, as the kernel
+    wants it in the initial user namespace (fs/proc/task_mmu.c, pagemap_read).
     """
     own = proc / "self"
     stack = next((vma for vma in read_maps(own) if vma.name == "[stack]"), None)
@@ -148,8 +148,8 @@ def _leaf(process: Process, page: Page, vma: Vma | None) -> RawLeaf:
 def _page_size(process: Process, vma: Vma, base: int, frame: Frame | None) -> int | None:
     """The size of the mapping in bytes, where it follows from what the kernel says elsewhere.
 
-    smaps names the page size of hugetlb VMAs, and how much of a VMA PMDs map. Where some of it is and
-    the page belongs to a large folio, the folio may still be mapped page by page: unknown.
+    smaps names the page size of hugetlb VMAs, and how much of a VMA PMDs map. Where some of it is
+    and the page belongs to a large folio, the folio may still be mapped page by page: unknown.
     """
     sizes = read_sizes(process.proc, vma)
     if sizes is None:

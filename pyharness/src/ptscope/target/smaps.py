@@ -29,8 +29,8 @@ class Sizes:
 def read_sizes(proc: Path, vma: Vma) -> Sizes | None:
     """The sizes of `vma`; None when smaps cannot be read or has no such VMA any more.
 
-    smaps is a sequence of VMAs, and the kernel visits the pages of each one that is read, so reading
-    stops at the one that is asked for.
+    smaps is a sequence of VMAs, and the kernel visits the pages of each one that is read, so
+    reading stops at the one that is asked for.
     """
     try:
         with (proc / "smaps").open(errors="replace") as lines:

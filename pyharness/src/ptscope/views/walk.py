@@ -82,8 +82,9 @@ def _level(name: str, step: Step, width: int) -> Iterator[str]:
         return
     if step.entry is None or step.decoded is None:
         return
-    head = f"  {name:<4} {step.index:>4}  {step.entry.raw:#018x} at {step.entry.entry_pa:#{width}x}
-     " state = step.decoded.state
+    where = f"{step.entry.raw:#018x} at {step.entry.entry_pa:#{width}x}"
+    head = f"  {name:<4} {step.index:>4}  {where}  "
+    state = step.decoded.state
     flags = " ".join(step.decoded.flags)
     lines = textwrap.wrap(f"{state} {flags}", WIDTH - len(head)) or [state]
     colour = COLOURS.get(state, OTHER_COLOUR)

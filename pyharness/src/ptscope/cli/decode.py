@@ -58,13 +58,15 @@ def decode(
         click.echo(json.dumps({**entry.to_json(), **used}, indent=1))
     else:
         click.echo(render(layout, entry))
-        click.echo(f"layout   {described(layout, settings)}")
+        click.echo(layout_lines(layout, settings))
 
 
-def described(layout: Layout, settings: Sequence[str] = ()) -> str:
-    """Which layout was used, and what was changed about it, in one line."""
-    changed = f", with {' '.join(settings)}" if settings else ""
-    return f"{layout.name}: {layout.release}, {len(layout.levels)} levels{changed}"
+def layout_lines(layout: Layout, settings: Sequence[str]) -> str:
+    """Which layout was used, and what was changed about it."""
+    lines = [f"layout   {layout.name}: {layout.release}, {len(layout.levels)} levels"]
+    if settings:
+        lines.append(f"with     {' '.join(settings)}")
+    return "\n".join(lines)
 
 
 def parse_number(text: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from ptscope.cli.decode import described, parse_settings
+from ptscope.cli.decode import layout_lines, parse_settings
 from ptscope.decode.layout import Layout, available, load
 from ptscope.views.entry import size_text
 
@@ -41,8 +41,8 @@ def layout(name: str | None, as_list: bool, settings: Sequence[str], as_json: bo
     if as_json:
         click.echo(shown.to_text(), nl=False)
         return
-    source = "module" if name is None else "shipped"
-    click.echo(f"layout   {described(shown, settings)} ({source})")
+    click.echo(layout_lines(shown, settings))
+    click.echo(f"source   {'module' if name is None else 'file'}")
     for row in shown.levels:
         click.echo(
             f"{row.name:<9}shift {row.shift}, {row.entries} entries of {size_text(row.span)}"

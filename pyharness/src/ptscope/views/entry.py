@@ -81,7 +81,7 @@ def render(layout: Layout, entry: Entry) -> str:
         lines += _line("kind", kind)
     properties = property_words(entry)
     if properties:
-        lines += _line("page", ", ".join(properties))
+        lines += _line("page", *wrap(properties, separator=", "))
     flags = flag_words(layout, entry)
     if flags:
         lines += _line("bits", *wrap(flags))
@@ -120,15 +120,18 @@ def flag_words(layout: Layout, entry: Entry) -> list[str]:
     ]
 
 
-def wrap(words: Iterable[str], used: int = 0) -> list[str]:
+def wrap(words: Iterable[str], used: int = 0, separator: str = " ") -> list[str]:
     """Join words to lines that fit beside the label; the first is `used` columns shorter."""
-    lines = [""]
+    lines: list[str] = []
     room = WIDTH - _LABEL - used
     for word in words:
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > room:
-            lines.append("")
+        if lines and len(lines[-1]) + len(separator) + len(word) < room:
+            lines[-1] += separator + word
+            continue
+        if lines:
+            lines[-1] += separator.rstrip()
             room = WIDTH - _LABEL
-        lines[-1] += f" {word}" if lines[-1] else word
+        lines.append(word)
     return lines
 
 

@@ -31,11 +31,12 @@ _PRESENT = ("table", "leaf", "invalid")
 _FRAMED = ("table", *MAPPED)
 
 _STATES = (
-    # Knights Landing may set accessed and dirty in an empty entry, so
-    # p?d_none() and pte_none() look past these two.  With five levels the PGD
-    # is above them: no Knights Landing has LA57, and pgd_none() is exact.
+    # Knights Landing may set accessed and dirty in an empty entry, so pte_none() and
+    # its like look past these two.  Only pgd_none() is exact, where it is asked at
+    # all, with five levels; with four the root entry is asked p4d_none().
     State("none", ("pgd",), only=(), when={"levels": 5}),
-    State("none", _ALL, only=("accessed", "dirty")),
+    State("none", ("pgd",), only=("accessed", "dirty"), when={"levels": 4}),
+    State("none", ("p4d", "pud", "pmd", "pte"), only=("accessed", "dirty")),
     State(
         "invalid",
         ("pgd", "p4d"),

@@ -2,6 +2,7 @@
 """Build guests and run commands and tests in them under QEMU (host side, standard library only).
 
 `kernels`, `arches`, `variants` and `plan` are tables: a new kernel, architecture or boot is a row.
-`apt`, `fetch`, `headers` bring a kernel onto this machine; `module`, `base`, `overlay` build what boots;
-`qemu`, `frames`, `guest` run it; `splat`, `junit`, `testrun` judge it.
+`apt` and `fetch` bring a kernel onto this machine; `module`, `package`, `base`, `modules` and
+`overlay` build what boots; `accel`, `qemu`, `qmp` and `guest` run it; `splat`, `junit` and
+`testrun` judge it. `inside` is what runs in the guest.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which accelerator runs a guest: KVM where a guest really boots on it, otherwise TCG (emulation).
 
-A machine may have /dev/kvm, and even create a VM on it, without a guest ever booting (a
-paravirtual host). So KVM needs the CPU's flags and a guest that boots; the probe's answer is cached.
+A machine may have /dev/kvm, and even create a VM on it, without a guest ever booting (a paravirtual
+host). So KVM needs the CPU's flags and a guest that boots; the probe's answer is cached.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def cpu_flags(cpuinfo: str) -> frozenset[str]:
     return frozenset(match[1].split()) if match else frozenset()
 
 
-def decide(arch: Arch, variant: Variant, machine: str, flags: frozenset[str], device: bool) -> str | None:
+def decide(
+    arch: Arch, variant: Variant, machine: str, flags: frozenset[str], device: bool
+) -> str | None:
     """Why KVM cannot be used here, or None when a boot probe has to tell."""
     if machine not in arch.machine_names:
         return f"a guest of {arch.name} on {machine}"
@@ -61,13 +63,39 @@ def decide(arch: Arch, variant: Variant, machine: str, flags: frozenset[str], de
 def _probe(arch: Arch, image: Path) -> bool:
     """Whether this kernel starts under KVM within `PROBE_SECONDS`."""
     with tempfile.NamedTemporaryFile(prefix="ptscope-probe-") as log:
-        command = [arch.qemu, "-M", arch.machine, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults",
-                   "-no-user-config", "-display", "none", "-no-reboot", "-serial", f"file:{log.name}",
-                   "-kernel", str(image), "-append", f"console={arch.console} panic=-1"]
+        command = [
+            arch.qemu,
+            "-M",
+            arch.machine,
+            "-accel",
+            "kvm",
+            "-cpu",
+            "host",
+            "-m",
+            "256",
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-serial",
+            f"file:{log.name}",
+            "-kernel",
+            str(image),
+            "-append",
+            f"console={arch.console} panic=-1",
+        ]
         try:
             # Without a root the kernel panics and, with -no-reboot, ends QEMU.
-            subprocess.run(command, timeout=PROBE_SECONDS, check=False, stdin=subprocess.DEVNULL,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+            subprocess.run(
+                command,
+                timeout=PROBE_SECONDS,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except subprocess.TimeoutExpired:
             pass
         except OSError:
@@ -75,15 +103,18 @@ def _probe(arch: Arch, image: Path) -> bool:
         return MARK in Path(log.name).read_text(errors="replace")
 
 
-def choose(arch: Arch, variant: Variant, image: Path,
-           environ: Mapping[str, str] = os.environ) -> Accel:
+def choose(
+    arch: Arch, variant: Variant, image: Path, environ: Mapping[str, str] = os.environ
+) -> Accel:
     """The accelerator for this guest; PTSCOPE_ACCEL=kvm or tcg overrides."""
     forced = environ.get("PTSCOPE_ACCEL")
     if forced:
         return Accel(forced, "PTSCOPE_ACCEL says so")
     cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace")
     flags = cpu_flags(cpuinfo)
-    reason = decide(arch, variant, platform.machine(), flags, os.access("/dev/kvm", os.R_OK | os.W_OK))
+    reason = decide(
+        arch, variant, platform.machine(), flags, os.access("/dev/kvm", os.R_OK | os.W_OK)
+    )
     if reason:
         return Accel("tcg", reason)
     key = store.digest(" ".join(sorted(flags)), str(image), platform.release())

@@ -49,7 +49,9 @@ def parse_package(text: str) -> Package:
         match = re.match(r"([A-Za-z-]+): (.*)", line)
         if match:
             fields[match[1]] = match[2]
-    names = [re.split(r"[ |(:]", group.strip())[0] for group in fields.get("Depends", "").split(",")]
+    names = [
+        re.split(r"[ |(:]", group.strip())[0] for group in fields.get("Depends", "").split(",")
+    ]
     return Package(fields["Package"], fields["Version"], tuple(name for name in names if name))
 
 
@@ -62,7 +64,7 @@ def archive_of(release: str) -> str:
 
 
 def archives(targets: str) -> dict[str, str]:
-    """The addresses of Debian's archives out of ``apt-get indextargets`` lines `URI ORIGIN RELEASE`."""
+    """The addresses of Debian's archives, from ``apt-get indextargets`` as `URI ORIGIN RELEASE`."""
     found: dict[str, str] = {}
     for line in targets.splitlines():
         fields = line.split()
@@ -73,25 +75,39 @@ def archives(targets: str) -> dict[str, str]:
 
 
 def _host_archives() -> dict[str, str]:
-    command = [need("apt-get", "apt"), "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(RELEASE)",
-               "Created-By: Packages"]
+    command = [
+        need("apt-get", "apt"),
+        "indextargets",
+        "--format",
+        "$(REPO_URI) $(ORIGIN) $(RELEASE)",
+        "Created-By: Packages",
+    ]
     found = archives(run(command, what="reading this machine's apt sources", error=SetupError))
     if "main" not in found:
         say("this machine's package lists are empty: apt-get update")
-        run(["apt-get", "update"], what="apt-get update", error=SetupError,
-            remedy="run as root with network, on Debian, with Debian's mirrors in /etc/apt")
+        run(
+            ["apt-get", "update"],
+            what="apt-get update",
+            error=SetupError,
+            remedy="run as root with network, on Debian, with Debian's mirrors in /etc/apt",
+        )
         found = archives(run(command, what="reading this machine's apt sources", error=SetupError))
     if "main" not in found:
-        raise SetupError("no Debian archive is among this machine's apt sources",
-                         "add Debian's mirrors to /etc/apt/sources.list and run apt-get update")
+        raise SetupError(
+            "no Debian archive is among this machine's apt sources",
+            "add Debian's mirrors to /etc/apt/sources.list and run apt-get update",
+        )
     return found
 
 
 def sources(suite: str, found: dict[str, str]) -> str:
-    """The sources.list of ``suite`` from the archives' addresses; an archive not known is left out."""
+    """The sources.list of ``suite`` from the archives' addresses, leaving out unknown archives."""
     signed = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
-    lines = [f"deb {signed}{found[archive]} {release} main"
-             for archive, release in SUITES[suite] if archive in found]
+    lines = [
+        f"deb {signed}{found[archive]} {release} main"
+        for archive, release in SUITES[suite]
+        if archive in found
+    ]
     return "".join(line + "\n" for line in lines)
 
 
@@ -157,14 +173,21 @@ class Apt:
             (self.root / "status").touch()
             store.write(self.sources_list, sources(self.suite, _host_archives()))
             say(f"refreshing the package lists of {self.suite} {self.arch}")
-            run(["apt-get", *self._options(), "update"], what=f"package lists of {self.suite}",
-                error=SetupError, remedy="is the network there, and the mirror reachable?")
+            run(
+                ["apt-get", *self._options(), "update"],
+                what=f"package lists of {self.suite}",
+                error=SetupError,
+                remedy="is the network there, and the mirror reachable?",
+            )
             self._stamp.touch()
 
     def show(self, name: str) -> Package:
         """The newest version of a package; raises `SetupError` when the suite has none."""
-        text = run(["apt-cache", *self._options(), "show", "--no-all-versions", name],
-                   what=f"looking up {name} in {self.suite}", error=SetupError)
+        text = run(
+            ["apt-cache", *self._options(), "show", "--no-all-versions", name],
+            what=f"looking up {name} in {self.suite}",
+            error=SetupError,
+        )
         try:
             return parse_package(text)
         except KeyError:
@@ -184,13 +207,22 @@ class Apt:
     def download(self, packages: list[Package], into: Path) -> list[Path]:
         """Download, have apt check hashes and signatures, and return the .deb files."""
         names = [f"{package.name}={package.version}" for package in packages]
-        run(["apt-get", *self._options(), "download", *names], cwd=into, error=SetupError,
-            what=f"downloading {', '.join(names)}", remedy="is the network there, and the mirror reachable?")
+        run(
+            ["apt-get", *self._options(), "download", *names],
+            cwd=into,
+            error=SetupError,
+            what=f"downloading {', '.join(names)}",
+            remedy="is the network there, and the mirror reachable?",
+        )
         return sorted(into.glob("*.deb"))
 
 
 def installed(names: list[str]) -> set[str]:
     """Which of these packages the host has installed."""
-    done = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *names],
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *names],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return {line.split()[0] for line in done.stdout.splitlines() if line.endswith(" installed")}

@@ -90,18 +90,34 @@ def _compile(root: Path) -> None:
     folders = [f"/{p.relative_to(root)}" for p in sorted(lib.glob("python3*")) if p.is_dir()]
     # Files that are meant not to compile (test data) make compileall exit with 1.
     subprocess.run(
-        [need("chroot", "coreutils"), root, "/usr/bin/python3", "-m", "compileall", "-q",
-         "--invalidation-mode", "unchecked-hash", *folders],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        [
+            need("chroot", "coreutils"),
+            root,
+            "/usr/bin/python3",
+            "-m",
+            "compileall",
+            "-q",
+            "--invalidation-mode",
+            "unchecked-hash",
+            *folders,
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
     if not list(lib.glob("python3*/__pycache__/os.*.pyc")):
-        raise BuildError("the guest's python did not compile its own library",
-                         f"try: chroot {root} /usr/bin/python3 -m compileall /usr/lib/python3.*")
+        raise BuildError(
+            "the guest's python did not compile its own library",
+            f"try: chroot {root} /usr/bin/python3 -m compileall /usr/lib/python3.*",
+        )
 
 
 def _etc(root: Path) -> None:
     (root / "etc").mkdir(exist_ok=True)
-    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n"
-                                     "nobody:x:65534:65534:nobody:/nonexistent:/bin/sh\n")
+    (root / "etc/passwd").write_text(
+        "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/sh\n"
+    )
     (root / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
     (root / "etc/hostname").write_text("ptscope-guest\n")
 
@@ -113,24 +129,40 @@ def _make(kernel: Kernel, final: Path) -> None:
     # mmdebstrap wants a directory that its unpacking may own; the cache may be anywhere.
     with tempfile.TemporaryDirectory(prefix="ptscope-base-") as scratch:
         root = Path(scratch) / "root"
-        run([need("mmdebstrap", "mmdebstrap"), "--mode=root", "--variant=extract",
-             f"--architectures={kernel.arch}", f"--include={','.join(PACKAGES)}", "--format=directory",
-             kernel.suite, root, apt.sources_list],
-            what="mmdebstrap", remedy="run as root, with the network there")
+        run(
+            [
+                need("mmdebstrap", "mmdebstrap"),
+                "--mode=root",
+                "--variant=extract",
+                f"--architectures={kernel.arch}",
+                f"--include={','.join(PACKAGES)}",
+                "--format=directory",
+                kernel.suite,
+                root,
+                apt.sources_list,
+            ],
+            what="mmdebstrap",
+            remedy="run as root, with the network there",
+        )
         _strip(root)
         _merge_usr(root)
         _applets(root)
         _etc(root)
         _compile(root)
-        with open(final, "wb") as out:
+        with final.open("wb") as out:
             cpio.write(dict(cpio.from_dir(root)), out)
     say(f"user space: {final.stat().st_size / 1e6:.0f} MB")
 
 
 def base(kernel: Kernel) -> Path:
     """The cached base archive for guests of this kernel's suite and architecture."""
-    key = store.digest(kernel.suite, kernel.arch, *PACKAGES, Path(__file__).read_bytes(),
-                       Path(cpio.__file__).read_bytes())
+    key = store.digest(
+        kernel.suite,
+        kernel.arch,
+        *PACKAGES,
+        Path(__file__).read_bytes(),
+        Path(cpio.__file__).read_bytes(),
+    )
     name = f"base-{kernel.suite}-{kernel.arch}"
     final = paths.cache() / "images" / f"{name}-{key}.cpio"
     made = store.make_file(final, lambda partial: _make(kernel, partial), name)

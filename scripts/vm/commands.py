@@ -37,6 +37,13 @@ def build(options: argparse.Namespace) -> int:
     return 0
 
 
+def kdir(options: argparse.Namespace) -> int:
+    """`kdir`."""
+    fetched = fetch.fetch(kernels.kernel(kernels.DEFAULT))
+    print(fetched.headers(fetched.release))
+    return 0
+
+
 def contents(bootable: Bootable, options: argparse.Namespace, init: list[str]) -> Contents:
     """What goes into the guest for the boot options; adds to ``init`` what init must be told."""
     ko: Path | None = options.module
@@ -51,21 +58,32 @@ def contents(bootable: Bootable, options: argparse.Namespace, init: list[str]) -
         raise UsageError(
             f"no ptscope.ko was given for {bootable.image}",
             "build one: make -C kmod KDIR=<the kernel's build directory>, and give it: --module"
-            " kmod/ptscope.ko; or boot without: --no-module")
+            " kmod/ptscope.ko; or boot without: --no-module",
+        )
     else:
         ko = module.build(bootable.fetched, bootable.release)
     if bootable.fetched and bootable.fetched.foreign_release and not options.no_module:
         foreign = module.build(bootable.fetched, bootable.fetched.foreign_release)
-    return Contents(module=ko, foreign_module=foreign, package=package.for_guest(), tests=tests(),
-                    demo=paths.DEMO if paths.DEMO.is_dir() else None, files=options.files)
+    return Contents(
+        module=ko,
+        foreign_module=foreign,
+        package=package.for_guest(),
+        tests=tests(),
+        demo=paths.DEMO if paths.DEMO.is_dir() else None,
+        files=options.files,
+    )
 
 
 def tests() -> Path | None:
     """The tests directory with its helpers compiled, None when there is none yet."""
     if (paths.TESTS / "guest" / "Makefile").exists():
-        from .proc import need, run as run_program
+        from .proc import need
+        from .proc import run as run_program
 
-        run_program([need("make", "make"), "-s", "-C", paths.TESTS / "guest"], what="compiling the tests' helpers")
+        run_program(
+            [need("make", "make"), "-s", "-C", paths.TESTS / "guest"],
+            what="compiling the tests' helpers",
+        )
     return paths.TESTS if paths.TESTS.is_dir() else None
 
 
@@ -75,13 +93,26 @@ def _bootable(options: argparse.Namespace) -> Bootable:
     return prepare.debian(options.debian)
 
 
-def _machine(options: argparse.Namespace, scratch: str, name: str, more: tuple[str, ...] = ()) -> qemu.Machine:
+def _machine(
+    options: argparse.Namespace, scratch: str, name: str, more: tuple[str, ...] = ()
+) -> qemu.Machine:
     bootable = _bootable(options)
     init = list(more)
     what = contents(bootable, options, init)
-    machine = prepare.machine(bootable, Options(
-        variant=options.variant, smp=options.smp, memory=options.memory, gigantic=1 if options.memory >= 2560 else 0,
-        init=tuple(init), append=tuple(options.append.split()), name=name, contents=what), Path(scratch))
+    machine = prepare.machine(
+        bootable,
+        Options(
+            variant=options.variant,
+            smp=options.smp,
+            memory=options.memory,
+            gigantic=1 if options.memory >= 2560 else 0,
+            init=tuple(init),
+            append=tuple(options.append.split()),
+            name=name,
+            contents=what,
+        ),
+        Path(scratch),
+    )
     say(f"booting {bootable.release}, {options.variant}, {options.smp} CPU, on {machine.accel}")
     return machine
 
@@ -100,7 +131,9 @@ def run(options: argparse.Namespace) -> int:
         with Guest(machine) as guest:
             say(f"up: {guest.hello.release}, ptscope.ko {guest.hello.module}")
             guest.expect_module("none" if options.no_module else "loaded")
-            status = guest.stream(words[0] if len(words) == 1 else words, _pass_on, timeout=options.timeout)
+            status = guest.stream(
+                words[0] if len(words) == 1 else words, _pass_on, timeout=options.timeout
+            )
             guest.finish()
     say(f"the command's status is {status}; the guest's log: {paths.named(machine.log)}")
     return status
@@ -116,7 +149,9 @@ def demo(options: argparse.Namespace) -> int:
 def shell(options: argparse.Namespace) -> int:
     """`shell`."""
     if not sys.stdin.isatty():
-        raise UsageError("vm-shell needs a terminal", "for a command without one: make vm RUN='...'")
+        raise UsageError(
+            "vm-shell needs a terminal", "for a command without one: make vm RUN='...'"
+        )
     size = shutil.get_terminal_size()
     words = ("vm.mode=shell", f"vm.rows={size.lines}", f"vm.columns={size.columns}", "quiet")
     with tempfile.TemporaryDirectory(prefix="ptscope-vm-") as scratch:

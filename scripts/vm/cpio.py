@@ -2,8 +2,8 @@
 """Write newc cpio archives, the format of an initramfs, so that equal inputs give equal bytes.
 
 Names are written in sorted order, inode numbers count up, every owner is root and every time is
-`EPOCH`. The kernel concatenates archives, so a guest's initrd is several of these one after another.
-The format is described in the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
+`EPOCH`. A guest's initrd is several archives one after another: the kernel unpacks each. The format
+is described in the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
 """
 
 from __future__ import annotations

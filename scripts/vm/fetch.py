@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Bring the newest kernel of a suite, and headers to build against, into the cache.
 
-    cache/kernels/NAME/current         which version is the newest known, and since when
-    cache/kernels/NAME/VERSION/        the packages, extracted
+cache/kernels/NAME/current         which version is the newest known, and since when
+cache/kernels/NAME/VERSION/        the packages, extracted
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Fetched:
             path = self.root / base / "modules" / self.release
             if path.is_dir():
                 return path
-        raise SetupError(f"{self.root} has no modules of {self.release}", f"remove it: rm -r {self.root}")
+        raise SetupError(
+            f"{self.root} has no modules of {self.release}", f"remove it: rm -r {self.root}"
+        )
 
     def headers(self, release: str) -> Path:
         """The KDIR of a release."""
@@ -68,15 +70,18 @@ def _release(meta: Package, kind: str) -> str:
 
 
 def relocate_headers(root: Path, final: Path) -> None:
-    """Make Debian's headers usable where they are: their Makefiles include /usr/src by its full path.
+    """Make Debian's headers usable where they are: their Makefiles name /usr/src by its full path.
 
     ``root`` is where the files are now, ``final`` where they will be.
     """
     for makefile in root.glob("usr/src/linux-headers-*/Makefile"):
         text = makefile.read_text(encoding="utf-8", errors="surrogateescape")
         # The -common Makefile is the kernel's own and has no such path.
-        makefile.write_text(re.sub(r"(?<![\w/.)])/usr/src/linux-headers-", f"{final}/usr/src/linux-headers-", text),
-                            encoding="utf-8", errors="surrogateescape")
+        makefile.write_text(
+            re.sub(r"(?<![\w/.)])/usr/src/linux-headers-", f"{final}/usr/src/linux-headers-", text),
+            encoding="utf-8",
+            errors="surrogateescape",
+        )
 
 
 def _resolve(kernel: Kernel, apt: Apt) -> tuple[str, str, str | None, list[Package]]:
@@ -103,7 +108,11 @@ def _extract(apt: Apt, packages: list[Package], partial: Path, final: Path) -> N
         raise SetupError(f"apt downloaded {len(files)} of {len(packages)} packages")
     say("extracting them")
     for deb in files:
-        run([need("dpkg-deb", "dpkg"), "-x", deb, partial], what=f"extracting {deb.name}", error=SetupError)
+        run(
+            [need("dpkg-deb", "dpkg"), "-x", deb, partial],
+            what=f"extracting {deb.name}",
+            error=SetupError,
+        )
     shutil.rmtree(debs)
     relocate_headers(partial, final)
 
@@ -111,8 +120,13 @@ def _extract(apt: Apt, packages: list[Package], partial: Path, final: Path) -> N
 def _from_current(kernel: Kernel, current: Path) -> Fetched | None:
     try:
         known = json.loads(current.read_text(encoding="utf-8"))
-        found = Fetched(kernel, known["version"], known["release"], known["foreign_release"],
-                        current.parent / known["version"])
+        found = Fetched(
+            kernel,
+            known["version"],
+            known["release"],
+            known["foreign_release"],
+            current.parent / known["version"],
+        )
     except (OSError, ValueError, KeyError):
         return None
     return found if found.root.is_dir() else None
@@ -135,23 +149,35 @@ def fetch(kernel: Kernel) -> Fetched:
         # A version may hold an epoch's colon; make would take it for a rule.
         folder = version.replace(":", "_")
         final = home / folder
-        store.make_dir(final, lambda partial: _extract(apt, packages, partial, final), f"kernel-{kernel.name}")
+        store.make_dir(
+            final, lambda partial: _extract(apt, packages, partial, final), f"kernel-{kernel.name}"
+        )
     except SetupError as failure:
         if cached is None:
             raise
         warn(f"cannot look for a newer {kernel.name}: {failure.cause.splitlines()[0]}")
         warn(f"using the one in the cache: {cached.release} ({cached.version})")
         return cached
-    store.write(current, json.dumps(
-        {"version": folder, "release": release, "foreign_release": foreign}, indent=1) + "\n")
+    store.write(
+        current,
+        json.dumps({"version": folder, "release": release, "foreign_release": foreign}, indent=1)
+        + "\n",
+    )
     _prune(home, folder)
     return Fetched(kernel, folder, release, foreign, final)
 
 
 def _prune(home: Path, newest: str) -> None:
     """Forget all but the newest and the `KEPT` - 1 versions fetched last before it."""
-    others = sorted((p for p in home.iterdir() if p.is_dir() and not p.name.startswith(".") and p.name != newest),
-                    key=lambda p: p.stat().st_mtime, reverse=True)
-    for old in others[KEPT - 1:]:
+    others = sorted(
+        (
+            p
+            for p in home.iterdir()
+            if p.is_dir() and not p.name.startswith(".") and p.name != newest
+        ),
+        key=lambda p: p.stat().st_mtime,
+        reverse=True,
+    )
+    for old in others[KEPT - 1 :]:
         say(f"forgetting {old.name}")
         shutil.rmtree(old, ignore_errors=True)

@@ -36,7 +36,7 @@ from .qemu import Machine, Qemu
 from .qmp import Qmp
 
 BOOT_SECONDS = 180.0
-"""A guest that has not answered by then never will: emulated boots take 5 to 15 s on an idle machine."""
+"""A guest that has not answered by then never will: emulated boots take 5 to 15 s when idle."""
 LOG_LINES = 25
 
 
@@ -140,7 +140,8 @@ class Guest:
         self.machine = machine
         self._boot_seconds = boot_seconds
         self._jobs: dict[int, Job] = {}
-        self._next = 1
+        # A restored guest goes on with the jobs it had; new ones must not be confused with them.
+        self._next = 1000 if machine.incoming else 1
         self._sending = threading.Lock()
         self._hello: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._monitor: Qmp | None = None
@@ -158,8 +159,12 @@ class Guest:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.end()
 
     @property
@@ -178,7 +183,7 @@ class Guest:
         return Hello(**json.loads(data))
 
     def _no_result(self, cause: str) -> Exception:
-        """The error for a guest without a result: its kernel's report if there is one, else its last words."""
+        """The error for a guest without a result: its kernel's report, else the end of its log."""
         log = self.log()
         reports = splat.find(log)
         if reports:
@@ -190,7 +195,10 @@ class Guest:
 
     def _splat(self, reports: list[splat.Report]) -> Splat:
         text = "\n".join(f"  {r.kind}, line {r.line}:\n{r}" for r in reports)
-        return Splat(f"the guest's kernel reported {len(reports)} problem(s) ({named(self.machine.log)}):\n{text}")
+        return Splat(
+            f"the guest's kernel reported {len(reports)} problem(s)"
+            f" ({named(self.machine.log)}):\n{text}"
+        )
 
     def _read(self) -> None:
         def read(size: int) -> bytes:
@@ -217,6 +225,10 @@ class Guest:
             except OSError as error:
                 raise NoResult("the guest has ended") from error
 
+    def adopt(self, job: Job) -> None:
+        """Follow a job that a restored guest was already running when it was saved."""
+        self._jobs[job.number] = job
+
     def _order(self, kind: bytes, data: bytes) -> Job:
         job = Job(self, self._next)
         self._next += 1
@@ -226,20 +238,37 @@ class Guest:
             job.deliver(None)
         return job
 
-    def start(self, command: str | Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = "/root",
-              stdin: bool = False) -> Job:
+    def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/root",
+        stdin: bool = False,
+    ) -> Job:
         """Start a command (a string is for the shell) without waiting for it."""
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
         order = {"argv": argv, "env": dict(env or {}), "cwd": cwd, "stdin": stdin}
         return self._order(wire.RUN, json.dumps(order).encode())
 
-    def run(self, command: str | Sequence[str], *, env: Mapping[str, str] | None = None,
-            timeout: float = 60.0) -> Completed:
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+    ) -> Completed:
         """Run a command to its end; raises `NoResult` after ``timeout`` seconds."""
         return self.start(command, env=env).wait(timeout)
 
-    def stream(self, command: str | Sequence[str], show: Callable[[bytes, bytes], None], *,
-               env: Mapping[str, str] | None = None, timeout: float) -> int:
+    def stream(
+        self,
+        command: str | Sequence[str],
+        show: Callable[[bytes, bytes], None],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> int:
         """Run a command, giving ``show`` (kind, bytes) as they come, and return its status.
 
         Raises `NoResult`, or `Splat` when the kernel's log tells why there is none.
@@ -272,8 +301,11 @@ class Guest:
         if job.error:
             raise FileNotFoundError(f"{path} in the guest: {job.error}")
         with tarfile.open(fileobj=io.BytesIO(done.out)) as archive:
-            return {member.name: stream.read() for member in archive
-                    if (stream := archive.extractfile(member)) is not None}
+            return {
+                member.name: stream.read()
+                for member in archive
+                if (stream := archive.extractfile(member)) is not None
+            }
 
     @property
     def monitor(self) -> Qmp:
@@ -305,12 +337,14 @@ class Guest:
             return ""
 
     def expect_module(self, wanted: str) -> None:
-        """Raise `ModuleRefused` unless what became of ptscope.ko is ``wanted`` (loaded, none, refused)."""
+        """Raise `ModuleRefused` unless ptscope.ko is what is ``wanted`` (loaded, none, refused)."""
         if self.hello.module_state != wanted:
             relevant = [line for line in self.log().splitlines() if "ptscope" in line][-LOG_LINES:]
             text = "\n".join(f"    {line}" for line in relevant)
-            raise ModuleRefused(f"ptscope.ko should be {wanted} but is: {self.hello.module}\n{text}",
-                                f"the whole log: {named(self.machine.log)}")
+            raise ModuleRefused(
+                f"ptscope.ko should be {wanted} but is: {self.hello.module}\n{text}",
+                f"the whole log: {named(self.machine.log)}",
+            )
 
     def check(self) -> None:
         """Raise `Splat` when the kernel has reported a problem so far."""

@@ -22,6 +22,7 @@ PACKAGES = (
     "mmdebstrap",
     "python3-dev",
     "python3-venv",
+    "shellcheck",
     "sparse",
     "util-linux",
     # What the kernel's headers need to build a module against them.
@@ -33,7 +34,7 @@ PACKAGES = (
 
 
 def install() -> None:
-    """Install what is missing; nothing to do costs nothing. Raises `SetupError` without root or network."""
+    """Install what is missing; raises `SetupError` without root or network when something is."""
     names = sorted({*PACKAGES, *(arch.qemu_package for arch in ARCHES.values())})
     need("dpkg-query", "dpkg")
     have = installed(names)
@@ -42,13 +43,26 @@ def install() -> None:
         say(f"all {len(names)} Debian packages needed are installed")
         return
     if os.geteuid() != 0:
-        raise SetupError(f"these packages are missing: {' '.join(missing)}",
-                         f"run as root: apt-get install {' '.join(missing)}")
+        raise SetupError(
+            f"these packages are missing: {' '.join(missing)}",
+            f"run as root: apt-get install {' '.join(missing)}",
+        )
     say(f"installing {' '.join(missing)}")
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     remedy = "is the network there, and does `apt-get update` succeed?"
-    run(["apt-get", "-q", "-o", "APT::Update::Error-Mode=any", "update"], what="apt-get update", error=SetupError,
-        remedy=remedy, env=env)
-    run(["apt-get", "-q", "-y", "--no-install-recommends", "install", *missing], what="apt-get install", env=env,
-        error=SetupError, remedy=remedy, cwd=paths.REPO)
+    run(
+        ["apt-get", "-q", "-o", "APT::Update::Error-Mode=any", "update"],
+        what="apt-get update",
+        error=SetupError,
+        remedy=remedy,
+        env=env,
+    )
+    run(
+        ["apt-get", "-q", "-y", "--no-install-recommends", "install", *missing],
+        what="apt-get install",
+        env=env,
+        error=SetupError,
+        remedy=remedy,
+        cwd=paths.REPO,
+    )
     say("installed")

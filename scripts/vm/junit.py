@@ -18,7 +18,9 @@ class Counts:
     skipped: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+        return Counts(
+            self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped
+        )
 
     def __str__(self) -> str:
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
@@ -43,7 +45,7 @@ def parse(text: str | bytes) -> ET.Element:
 def count(root: ET.Element) -> Counts:
     """Count the cases themselves: attributes of the suite may say something else.
 
-    A test that passed and whose teardown then failed has two cases of one name in pytest's file; both count.
+    pytest writes a test that passed and whose teardown failed as two cases; both count.
     """
     total = Counts()
     for case in root.iter("testcase"):
@@ -58,8 +60,11 @@ def count(root: ET.Element) -> Counts:
 
 def failures(root: ET.Element) -> list[str]:
     """Names of the failed cases."""
-    return [f"{case.get('classname', '')}::{case.get('name', '')}".lstrip(":") for case in root.iter("testcase")
-            if case.find("failure") is not None or case.find("error") is not None]
+    return [
+        f"{case.get('classname', '')}::{case.get('name', '')}".lstrip(":")
+        for case in root.iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
+    ]
 
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -71,8 +76,9 @@ def add_problem(root: ET.Element, name: str, text: str) -> None:
     if suite is None:
         suite = ET.SubElement(root, "testsuite")
     case = ET.SubElement(suite, "testcase", classname="guest", name=name)
-    ET.SubElement(case, "error", message=_UNPRINTABLE.sub("?", text.splitlines()[0])).text = (
-        _UNPRINTABLE.sub("?", text))
+    ET.SubElement(
+        case, "error", message=_UNPRINTABLE.sub("?", text.splitlines()[0])
+    ).text = _UNPRINTABLE.sub("?", text)
 
 
 def write(root: ET.Element, suite_name: str, path: Path) -> None:
@@ -81,8 +87,13 @@ def write(root: ET.Element, suite_name: str, path: Path) -> None:
         suite.set("name", suite_name)
         counts = count(suite)
         suite.set("tests", str(counts.ran + counts.skipped))
-        suite.set("failures", str(sum(case.find("failure") is not None for case in suite.iter("testcase"))))
-        suite.set("errors", str(sum(case.find("error") is not None for case in suite.iter("testcase"))))
+        suite.set(
+            "failures",
+            str(sum(case.find("failure") is not None for case in suite.iter("testcase"))),
+        )
+        suite.set(
+            "errors", str(sum(case.find("error") is not None for case in suite.iter("testcase")))
+        )
         suite.set("skipped", str(counts.skipped))
     path.parent.mkdir(parents=True, exist_ok=True)
     ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)

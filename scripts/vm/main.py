@@ -20,20 +20,42 @@ from vm.say import be_quiet, warn  # noqa: E402
 
 
 def _boot_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--variant", default=variants.DEFAULT, help=f"one of: {', '.join(variants.VARIANTS)}")
-    parser.add_argument("--debian", default=kernels.DEFAULT, metavar="NAME",
-                        help=f"which of Debian's kernels: {', '.join(kernels.KERNELS)}")
-    parser.add_argument("--kernel", type=Path, metavar="PATH",
-                        help="boot this bzImage instead; virtio-pci and virtio-console built in, or --modules")
-    parser.add_argument("--modules", type=Path, metavar="DIR",
-                        help="modules of --kernel: where `make modules_install INSTALL_MOD_PATH=DIR` put them")
-    parser.add_argument("--module", type=Path, metavar="KO",
-                        help="the ptscope.ko to load (by default the one built for Debian's kernel)")
+    parser.add_argument(
+        "--variant", default=variants.DEFAULT, help=f"one of: {', '.join(variants.VARIANTS)}"
+    )
+    parser.add_argument(
+        "--debian",
+        default=kernels.DEFAULT,
+        metavar="NAME",
+        help=f"which of Debian's kernels: {', '.join(kernels.KERNELS)}",
+    )
+    parser.add_argument(
+        "--kernel",
+        type=Path,
+        metavar="PATH",
+        help="boot this bzImage instead; virtio-pci and virtio-console built in, or --modules",
+    )
+    parser.add_argument(
+        "--modules",
+        type=Path,
+        metavar="DIR",
+        help="modules of --kernel: where `make modules_install INSTALL_MOD_PATH=DIR` put them",
+    )
+    parser.add_argument(
+        "--module",
+        type=Path,
+        metavar="KO",
+        help="the ptscope.ko to load (by default the one built for Debian's kernel)",
+    )
     parser.add_argument("--no-module", action="store_true", help="do not load ptscope.ko")
-    parser.add_argument("--files", type=Path, metavar="DIR", help="a directory that appears at /files")
+    parser.add_argument(
+        "--files", type=Path, metavar="DIR", help="a directory that appears at /files"
+    )
     parser.add_argument("--smp", type=int, default=1, metavar="N", help="CPUs of the guest")
     parser.add_argument("--memory", type=int, default=3072, metavar="MIB", help="RAM of the guest")
-    parser.add_argument("--append", default="", metavar="WORDS", help="more words for the kernel's command line")
+    parser.add_argument(
+        "--append", default="", metavar="WORDS", help="more words for the kernel's command line"
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,25 +64,44 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--quiet", action="store_true", help="no progress, only results and problems")
     commands_of = top.add_subparsers(dest="command", required=True)
 
-    def command(name: str, function: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, function: Callable[[argparse.Namespace], int], text: str
+    ) -> argparse.ArgumentParser:
         sub = commands_of.add_parser(name, help=text, description=text)
         sub.set_defaults(function=function)
         return sub
 
     command("install", commands.install, "install the Debian packages that are missing")
     command("build", commands.build, "make .venv and build ptscope.ko for the newest kernel")
-    run = command("run", commands.run, "run a command in a guest; its output and exit status become this command's")
+    command("kdir", commands.kdir, "print where the newest kernel's headers are (for make KDIR=)")
+    run = command(
+        "run",
+        commands.run,
+        "run a command in a guest; its output and exit status become this command's",
+    )
     _boot_options(run)
-    run.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="for the command")
-    run.add_argument("words", nargs="+", metavar="COMMAND", help="one word is given to the guest's shell")
+    run.add_argument(
+        "--timeout", type=float, default=600.0, metavar="SECONDS", help="for the command"
+    )
+    run.add_argument(
+        "words", nargs="+", metavar="COMMAND", help="one word is given to the guest's shell"
+    )
     _boot_options(command("shell", commands.shell, "an interactive shell in a guest"))
     test = command("test", commands.test, "all tests, on the host and in guests")
-    test.add_argument("--only", action="append", metavar="ROW",
-                      help=f"only these: host, {', '.join(row.name for row in plan.PLAN)}")
+    test.add_argument(
+        "--only",
+        action="append",
+        metavar="ROW",
+        help=f"only these: host, {', '.join(row.name for row in plan.PLAN)}",
+    )
     test.add_argument("--jobs", type=int, default=2, metavar="N", help="guests at a time")
-    quick = command("quick", commands.quick, "guest tests on a saved guest: seconds from edit to result")
+    quick = command(
+        "quick", commands.quick, "guest tests on a saved guest: seconds from edit to result"
+    )
     quick.add_argument("--variant", default=variants.DEFAULT)
-    quick.add_argument("words", nargs="*", metavar="PYTEST-ARG", help="for pytest (default: all main guest tests)")
+    quick.add_argument(
+        "words", nargs="*", metavar="PYTEST-ARG", help="for pytest (default: all main guest tests)"
+    )
     demo = command("demo", commands.demo, "walk a live process in a guest and compare with pagemap")
     _boot_options(demo)
     return top

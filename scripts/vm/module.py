@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Build ptscope.ko against a kernel's headers, out of the source tree, only when something changed."""
+"""Build ptscope.ko against a kernel's headers, outside the source tree, when something changed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ SOURCES = ("*.c", "*.h", "Kbuild", "Makefile", "*.mk", "*.sh")
 
 
 def _sources() -> list[Path]:
-    found = [path for pattern in SOURCES for path in paths.KMOD.rglob(pattern)
-             if not path.name.endswith(".mod.c")]
+    found = [
+        path
+        for pattern in SOURCES
+        for path in paths.KMOD.rglob(pattern)
+        if not path.name.endswith(".mod.c")
+    ]
     if not (paths.KMOD / "Makefile").exists():
         raise BuildError(f"{paths.KMOD} has no Makefile")
     return sorted(found)
@@ -26,8 +30,15 @@ def _sources() -> list[Path]:
 def build(fetched: Fetched, release: str) -> Path:
     """ptscope.ko for a release whose headers ``fetched`` has. The second time costs nothing."""
     sources = _sources()
-    key = store.digest(str(fetched.root), release, *(part for path in sources for part in (
-        str(path.relative_to(paths.KMOD)), path.read_bytes())))
+    key = store.digest(
+        str(fetched.root),
+        release,
+        *(
+            part
+            for path in sources
+            for part in (str(path.relative_to(paths.KMOD)), path.read_bytes())
+        ),
+    )
     folder = paths.BUILD / "kmod" / release
     module, stamp = folder / "ptscope.ko", folder / "stamp"
     with store.locked(f"kmod-{release}"):
@@ -40,8 +51,10 @@ def build(fetched: Fetched, release: str) -> Path:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
             shutil.copymode(path, copy)
-        run([need("make", "make"), "-C", folder, f"KDIR={fetched.headers(release)}"],
-            what=f"building ptscope.ko for {release}")
+        run(
+            [need("make", "make"), "-C", folder, f"KDIR={fetched.headers(release)}"],
+            what=f"building ptscope.ko for {release}",
+        )
         if not module.exists():
             raise BuildError(f"kmod/Makefile made no ptscope.ko in {folder}")
         stamp.write_text(key)

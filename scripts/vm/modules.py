@@ -47,7 +47,9 @@ def _content(path: Path) -> bytes:
     if path.suffix == ".xz":
         return lzma.decompress(data)
     if path.suffix == ".zst":
-        done = subprocess.run([need("zstd", "zstd"), "-dc"], input=data, capture_output=True, check=False)
+        done = subprocess.run(
+            [need("zstd", "zstd"), "-dc"], input=data, capture_output=True, check=False
+        )
         if done.returncode:
             raise BuildError(f"zstd cannot unpack {path}: {done.stderr.decode(errors='replace')}")
         return done.stdout
@@ -60,7 +62,9 @@ def _scan(folder: Path) -> str:
         target = Path(scratch) / "lib" / "modules" / folder.name
         target.mkdir(parents=True)
         for each in folder.iterdir():
-            if not each.name.startswith("modules.") or each.name.startswith(("modules.builtin", "modules.order")):
+            if not each.name.startswith("modules.") or each.name.startswith(
+                ("modules.builtin", "modules.order")
+            ):
                 (target / each.name).symlink_to(each)
         return _depmod(Path(scratch), folder.name)
 
@@ -80,8 +84,9 @@ def collect(folder: Path) -> ModuleSet:
             _, needs = known[name]
             order += [each for each in [*reversed(needs), name] if each not in order]
     at_boot = [name for name in AT_BOOT if name in known]
-    boot = [name for name in order
-            if name in at_boot or any(name in known[each][1] for each in at_boot)]
+    boot = [
+        name for name in order if name in at_boot or any(name in known[each][1] for each in at_boot)
+    ]
     tree: dict[str, cpio.Entry] = {}
     with tempfile.TemporaryDirectory(prefix="ptscope-modules-") as scratch:
         target = Path(scratch) / "lib" / "modules" / release

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import _imp
 import importlib.util
+import marshal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +13,6 @@ from pathlib import Path
 
 from . import cpio, modules, paths, store
 from .errors import UsageError
-from .kernels import Kernel
 
 GUEST_PYTHON = {"bookworm": (3, 11)}
 """The python of each suite: byte code is only made when the host's is the same."""
@@ -45,15 +46,12 @@ class Contents:
 
 
 def _compiled(name: str, source: bytes) -> tuple[str, bytes] | None:
-    """The cache file of one Python source, as `compileall --invalidation-mode unchecked-hash` makes it."""
+    """Name and bytes of a source's byte code, which an import takes without a look at the source."""
     path = Path(name)
     try:
         code = compile(source, f"/{name}", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return None
-    import _imp  # noqa: PLC0415
-    import marshal  # noqa: PLC0415
-
     # PEP 552: magic, flags (bit 0: hash-based, bit 1: check the source), hash of the source.
     hashed = _imp.source_hash(int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little"), source)
     data = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + hashed + marshal.dumps(code)
@@ -106,7 +104,10 @@ def tree(contents: Contents, suite: str) -> dict[str, cpio.Entry]:
         entries |= python_tree(contents.demo, "demo", compiled=compiled)
     if contents.files:
         if not contents.files.is_dir():
-            raise UsageError(f"{contents.files} is not a directory", "FILES names the directory that appears at /files")
+            raise UsageError(
+                f"{contents.files} is not a directory",
+                "FILES names the directory that appears at /files",
+            )
         entries["files"] = cpio.directory()
         entries |= dict(cpio.from_dir(contents.files, "files/"))
     return entries | contents.extra
@@ -119,10 +120,15 @@ def kernel_modules(folder: Path, key: str) -> Path:
 
     def make(partial: Path) -> None:
         found = modules.collect(folder)
-        entries = {f"usr/{name}" if name.startswith("lib/") else name: entry
-                   for name, entry in found.tree.items() if name != "lib"}
-        entries["usr/lib/modules/boot-order"] = cpio.file("".join(f"{p}\n" for p in found.boot_order))
-        with open(partial, "wb") as out:
+        entries = {
+            f"usr/{name}" if name.startswith("lib/") else name: entry
+            for name, entry in found.tree.items()
+            if name != "lib"
+        }
+        entries["usr/lib/modules/boot-order"] = cpio.file(
+            "".join(f"{p}\n" for p in found.boot_order)
+        )
+        with partial.open("wb") as out:
             cpio.write(entries, out)
 
     return store.make_file(paths.cache() / "images" / f"{name}-{digest}.cpio", make, name)
@@ -130,14 +136,9 @@ def kernel_modules(folder: Path, key: str) -> Path:
 
 def initrd(parts: Sequence[Path], entries: cpio.Tree, final: Path) -> None:
     """Write the archives ``parts`` and one of ``entries`` one after another."""
-    with open(final, "wb") as out:
+    with final.open("wb") as out:
         for part in parts:
-            with open(part, "rb") as archive:
+            with part.open("rb") as archive:
                 while block := archive.read(1 << 20):
                     out.write(block)
         cpio.write(entries, out)
-
-
-def suite_of(kernel: Kernel | None) -> str:
-    """The suite whose user space a kernel's guests run; a kernel of the user's own gets bookworm's."""
-    return kernel.suite if kernel else "bookworm"

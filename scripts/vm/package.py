@@ -12,12 +12,23 @@ from .proc import need, run
 from .say import say
 
 SOURCE = paths.PACKAGE / "src" / "ptscope"
-CORE_INPUTS = (paths.PACKAGE / "pyproject.toml", paths.PACKAGE / "setup.py", SOURCE / "core", paths.KMOD / "ptscope.h")
+CORE_INPUTS = (
+    paths.PACKAGE / "pyproject.toml",
+    paths.PACKAGE / "setup.py",
+    SOURCE / "core",
+    paths.KMOD / "ptscope.h",
+)
 
 
 def _key() -> str:
-    return store.digest(sys.version, str(paths.REPO), *(store.tree_digest(
-        path, skip=lambda p: "__pycache__" in p.parts or p.name == "_core.c") for path in CORE_INPUTS))
+    return store.digest(
+        sys.version,
+        str(paths.REPO),
+        *(
+            store.tree_digest(path, skip=lambda p: "__pycache__" in p.parts or p.name == "_core.c")
+            for path in CORE_INPUTS
+        ),
+    )
 
 
 def core() -> Path | None:
@@ -29,7 +40,7 @@ def core() -> Path | None:
 
 
 def build() -> Path:
-    """Make .venv with the package and what the tests need, unless that is done; returns its python."""
+    """Make .venv with the package and what tests need, unless it is there; returns its python."""
     python = paths.VENV / "bin" / "python"
     stamp = paths.VENV / "ptscope-stamp"
     key = _key()
@@ -38,13 +49,28 @@ def build() -> Path:
             return python
         if not python.exists():
             say("making .venv")
-            run([sys.executable, "-m", "venv", paths.VENV], what="making .venv", error=SetupError,
-                remedy="run: make install (python3-venv is needed)")
+            run(
+                [sys.executable, "-m", "venv", paths.VENV],
+                what="making .venv",
+                error=SetupError,
+                remedy="run: make install (python3-venv is needed)",
+            )
         need("gcc", "gcc")
         say("installing the package and its development tools into .venv")
-        run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-             "--editable", f"{paths.PACKAGE}[dev]"], what="installing the package",
-            remedy="is the network there, and the package index reachable?")
+        run(
+            [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--editable",
+                f"{paths.PACKAGE}[dev]",
+            ],
+            what="installing the package",
+            remedy="is the network there, and the package index reachable?",
+        )
         if core() is None:
             raise BuildError("the package was installed but has no _core extension")
         stamp.write_text(key)

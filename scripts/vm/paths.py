@@ -20,8 +20,8 @@ LOGS = BUILD / "logs"
 
 def cache() -> Path:
     """The cache directory, created when absent; a run without it works, but downloads again."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(Path.home(), ".cache")
-    path = Path(base) / "ptscope"
+    base = os.environ.get("XDG_CACHE_HOME")
+    path = (Path(base) if base else Path.home() / ".cache") / "ptscope"
     path.mkdir(parents=True, exist_ok=True)
     return path
 

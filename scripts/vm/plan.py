@@ -20,8 +20,13 @@ from .kernels import Kernel
 from .variants import VARIANTS
 
 MAIN = "main"
-SCENARIO_FILES = ("test_nomodule.py", "test_lockdown_before.py", "test_lockdown_after.py", "test_wrong_module.py",
-                  "test_race.py")
+SCENARIO_FILES = (
+    "test_nomodule.py",
+    "test_lockdown_before.py",
+    "test_lockdown_after.py",
+    "test_wrong_module.py",
+    "test_race.py",
+)
 """Files below tests/guest that rows of their own run; every other test file belongs to `MAIN`."""
 SECONDS = 280.0
 """A row that takes longer than this has failed."""
@@ -74,12 +79,31 @@ PLAN: tuple[Row, ...] = (
     Row(MAIN, "4-level", ()),
     Row("race", "5-level", ("test_race.py",), smp=2),
     Row("race", "4-level-pti", ("test_race.py",), smp=2),
-    Row("lockdown-before", "5-level", ("test_lockdown_before.py",), module="refused",
-        init=("vm.lockdown_before=integrity",)),
-    Row("lockdown-after", "5-level", ("test_lockdown_after.py",), init=("vm.lockdown_after=integrity",)),
-    Row("lockdown-after-confidentiality", "5-level", ("test_lockdown_after.py",),
-        init=("vm.lockdown_after=confidentiality",)),
-    Row("wrong-module", "5-level", ("test_wrong_module.py",), module="refused",
-        init=("vm.module=/lib/ptscope/ptscope-other.ko",)),
+    Row(
+        "lockdown-before",
+        "5-level",
+        ("test_lockdown_before.py",),
+        module="refused",
+        init=("vm.lockdown_before=integrity",),
+    ),
+    Row(
+        "lockdown-after",
+        "5-level",
+        ("test_lockdown_after.py",),
+        init=("vm.lockdown_after=integrity",),
+    ),
+    Row(
+        "lockdown-after-confidentiality",
+        "5-level",
+        ("test_lockdown_after.py",),
+        init=("vm.lockdown_after=confidentiality",),
+    ),
+    Row(
+        "wrong-module",
+        "5-level",
+        ("test_wrong_module.py",),
+        module="refused",
+        init=("vm.module=/lib/ptscope/ptscope-other.ko",),
+    ),
     Row("nomodule", "5-level", ("test_nomodule.py",), module="none", init=("vm.module=none",)),
 )

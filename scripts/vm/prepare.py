@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From names (kernel, variant) to a machine that can boot: fetch, build, put the initrd together."""
+"""From names (kernel, variant) to a machine that can boot, with its initrd."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Options:
     """MiB."""
     gigantic: int = 1
     init: tuple[str, ...] = ()
-    """Words for init, on the kernel's command line (vm.module=none, vm.lockdown_before=integrity...)."""
+    """Words for init, on the kernel's command line: vm.module=none, vm.lockdown_before=LEVEL..."""
     append: tuple[str, ...] = ()
     """Further words for the kernel."""
     name: str = "vm"
@@ -57,16 +57,20 @@ def debian(name: str = kernels.DEFAULT) -> Bootable:
 
 
 def image_release(image: Path) -> str:
-    """The release in the header of a bzImage (Documentation/arch/x86/boot.rst: kernel_version at 0x20E).
+    """The release in the header of a bzImage.
+
+    The kernel's Documentation/arch/x86/boot.rst: kernel_version, at 0x20E.
 
     Raises `UsageError` when the file is no bzImage.
     """
-    with open(image, "rb") as handle:
+    with image.open("rb") as handle:
         data = handle.read(0x10000)
     if data[0x202:0x206] != b"HdrS":
-        raise UsageError(f"{image} is not a bzImage", "give arch/x86/boot/bzImage or a /boot/vmlinuz-*")
+        raise UsageError(
+            f"{image} is not a bzImage", "give arch/x86/boot/bzImage or a /boot/vmlinuz-*"
+        )
     (offset,) = struct.unpack_from("<H", data, 0x20E)
-    text = data[offset + 0x200:].split(b"\0", 1)[0] if offset else b""
+    text = data[offset + 0x200 :].split(b"\0", 1)[0] if offset else b""
     return text.split(b" ", 1)[0].decode("ascii", errors="replace")
 
 
@@ -93,8 +97,10 @@ def own(image: Path, modules: Path | None, like: str = kernels.DEFAULT) -> Boota
         candidates = (modules / "lib" / "modules" / release, modules / release, modules)
         folder = next((each for each in candidates if (each / "modules.order").exists()), None)
         if folder is None or folder.name != release:
-            raise UsageError(f"{modules} has no modules of {release}",
-                             f"run in its source: make modules_install INSTALL_MOD_PATH={modules}")
+            raise UsageError(
+                f"{modules} has no modules of {release}",
+                f"run in its source: make modules_install INSTALL_MOD_PATH={modules}",
+            )
         stamp = str((folder / "modules.order").stat().st_mtime_ns)
         parts.append(overlay.kernel_modules(folder, stamp))
     return Bootable(kernel, release, image, tuple(parts), None)
@@ -106,8 +112,9 @@ def check_module(module: Path, bootable: Bootable) -> None:
     if built_for != bootable.release:
         raise UsageError(
             f"{module} was built for {built_for}, but {bootable.image} is {bootable.release}",
-            f"build it against that kernel: make -C kmod KDIR=<the kernel's build directory>,"
-            " then give --module kmod/ptscope.ko; or give --no-module")
+            "build it against that kernel: make -C kmod KDIR=<the kernel's build directory>,"
+            " then give --module kmod/ptscope.ko; or give --no-module",
+        )
 
 
 def machine(bootable: Bootable, options: Options, scratch: Path) -> Machine:
@@ -119,9 +126,18 @@ def machine(bootable: Bootable, options: Options, scratch: Path) -> Machine:
     entries = overlay.tree(options.contents, bootable.kernel.suite)
     overlay.initrd(bootable.parts, entries, Path(name))
     return Machine(
-        arch=arch, variant=row, accel=accel.choose(arch, row, bootable.image), kernel=bootable.image,
-        initrd=Path(name), log=paths.LOGS / f"{options.name}.log", append=(*options.append, *options.init),
-        smp=options.smp, memory=options.memory, gigantic=options.gigantic, ram_file=options.ram_file)
+        arch=arch,
+        variant=row,
+        accel=accel.choose(arch, row, bootable.image),
+        kernel=bootable.image,
+        initrd=Path(name),
+        log=paths.LOGS / f"{options.name}.log",
+        append=(*options.append, *options.init),
+        smp=options.smp,
+        memory=options.memory,
+        gigantic=options.gigantic,
+        ram_file=options.ram_file,
+    )
 
 
 def renamed(options: Options, name: str) -> Options:

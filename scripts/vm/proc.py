@@ -20,7 +20,9 @@ def need(program: str, package: str) -> str:
     # Debian keeps some of what is needed (depmod) in sbin, which is not in every PATH.
     path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if path is None:
-        raise SetupError(f"{program} is not installed", f"run: make install (or: apt-get install {package})")
+        raise SetupError(
+            f"{program} is not installed", f"run: make install (or: apt-get install {package})"
+        )
     return path
 
 
@@ -41,8 +43,14 @@ def run(
     full_env = None if env is None else {**os.environ, **env}
     try:
         done = subprocess.run(
-            [str(part) for part in command], cwd=cwd, env=full_env, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", check=False,
+            [str(part) for part in command],
+            cwd=cwd,
+            env=full_env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
     except OSError as failure:
         raise error(f"{what}: {failure}", remedy) from failure

@@ -8,6 +8,7 @@ QEMU; `setpriv --pdeathsig` has the kernel end QEMU when the harness is killed w
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import socket
 import subprocess
@@ -53,8 +54,16 @@ class Machine:
     def command_line(self) -> str:
         """The kernel's."""
         gigantic = (f"hugepagesz=1G hugepages={self.gigantic}",) if self.gigantic else ()
-        words = (f"console={self.arch.console}", "rdinit=/init", *CALM, *STRICT, *gigantic,
-                 *self.arch.append, *self.variant.append, *self.append)
+        words = (
+            f"console={self.arch.console}",
+            "rdinit=/init",
+            *CALM,
+            *STRICT,
+            *gigantic,
+            *self.arch.append,
+            *self.variant.append,
+            *self.append,
+        )
         return " ".join(words)
 
     def arguments(self) -> list[str]:
@@ -64,20 +73,56 @@ class Machine:
         ram: list[str] = []
         if self.ram_file:
             machine += ",memory-backend=ram"
-            ram = ["-object", f"memory-backend-file,id=ram,size={self.memory}M,share=on,mem-path={self.ram_file}"]
-        saved = ["-incoming", f"exec:cat {self.incoming}"] if self.incoming else []
-        return [need(self.arch.qemu, self.arch.qemu_package), "-M", machine, "-accel", self.accel.name,
-                "-cpu", cpu, "-smp", str(self.smp), "-m", str(self.memory), *ram,
-                "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", *self.arch.firmware,
-                "-kernel", str(self.kernel), "-initrd", str(self.initrd), "-append", self.command_line(),
-                *saved]
+            ram = [
+                "-object",
+                f"memory-backend-file,id=ram,size={self.memory}M,share=on,mem-path={self.ram_file}",
+            ]
+        saved = (
+            ["-incoming", f"exec:cat {shlex.quote(str(self.incoming))}"] if self.incoming else []
+        )
+        return [
+            need(self.arch.qemu, self.arch.qemu_package),
+            "-M",
+            machine,
+            "-accel",
+            self.accel.name,
+            "-cpu",
+            cpu,
+            "-smp",
+            str(self.smp),
+            "-m",
+            str(self.memory),
+            *ram,
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            *self.arch.firmware,
+            "-kernel",
+            str(self.kernel),
+            "-initrd",
+            str(self.initrd),
+            "-append",
+            self.command_line(),
+            *saved,
+        ]
 
 
 def port_arguments(agent: int, monitor: int) -> list[str]:
     """QEMU's arguments for the agent's port and the monitor on two inherited sockets."""
-    return ["-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,fd={agent}",
-            "-device", f"virtserialport,chardev=agent,name={wire.PORT}",
-            "-chardev", f"socket,id=qmp,fd={monitor}", "-mon", "chardev=qmp,mode=control"]
+    return [
+        "-device",
+        "virtio-serial-pci",
+        "-chardev",
+        f"socket,id=agent,fd={agent}",
+        "-device",
+        f"virtserialport,chardev=agent,name={wire.PORT}",
+        "-chardev",
+        f"socket,id=qmp,fd={monitor}",
+        "-mon",
+        "chardev=qmp,mode=control",
+    ]
 
 
 class Qemu:
@@ -89,13 +134,25 @@ class Qemu:
         self.agent, agent = socket.socketpair()
         self.monitor, monitor = socket.socketpair()
         self.errors = machine.log.with_suffix(".qemu")
-        command = ["setpriv", "--pdeathsig", "KILL", *machine.arguments(),
-                   "-serial", f"file:{machine.log}", *port_arguments(agent.fileno(), monitor.fileno())]
+        command = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            *machine.arguments(),
+            "-serial",
+            f"file:{machine.log}",
+            *port_arguments(agent.fileno(), monitor.fileno()),
+        ]
         try:
-            with open(self.errors, "wb") as errors:
+            with self.errors.open("wb") as errors:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
-                    pass_fds=(agent.fileno(), monitor.fileno()), start_new_session=True)
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    pass_fds=(agent.fileno(), monitor.fileno()),
+                    start_new_session=True,
+                )
         except OSError as error:
             raise SetupError(f"cannot start QEMU: {error}") from error
         finally:
@@ -129,6 +186,15 @@ class Qemu:
 
 def console_command(machine: Machine) -> Sequence[str]:
     """The command that runs a guest with the terminal as its console; Ctrl-C goes to the guest."""
-    return ["setpriv", "--pdeathsig", "KILL", *machine.arguments(),
-            "-chardev", f"stdio,id=terminal,mux=on,signal=off,logfile={machine.log}",
-            "-serial", "chardev:terminal", "-mon", "chardev=terminal"]
+    return [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        *machine.arguments(),
+        "-chardev",
+        f"stdio,id=terminal,mux=on,signal=off,logfile={machine.log}",
+        "-serial",
+        "chardev:terminal",
+        "-mon",
+        "chardev=terminal",
+    ]

@@ -42,8 +42,10 @@ class Qmp:
 
         Raises `QmpError` when QEMU refuses and `NoResult` when it does not answer.
         """
-        order = {"execute": command,
-                 "arguments": {key.replace("_", "-"): value for key, value in arguments.items()}}
+        order = {
+            "execute": command,
+            "arguments": {key.replace("_", "-"): value for key, value in arguments.items()},
+        }
         try:
             self._connection.sendall(json.dumps(order).encode() + b"\n")
         except OSError as error:

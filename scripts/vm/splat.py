@@ -17,14 +17,29 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("BUG", r"\bBUG: "),
     ("BUG", r"kernel BUG at "),
     ("KASAN", r"\b(KASAN|KCSAN|KFENCE|KMSAN|UBSAN): "),
-    ("lockdep", r"(possible|inconsistent) .*(lock|deadlock)|INFO: trying to register non-static key"
-                r"|suspicious RCU usage|bad unlock balance|held lock freed|Invalid wait context"
-                r"|still has locks held|lock held when returning to user space"),
+    (
+        "lockdep",
+        (
+            r"(possible|inconsistent) .*(lock|deadlock)|INFO: trying to register non-static key"
+            r"|suspicious RCU usage|bad unlock balance|held lock freed|Invalid wait context"
+            r"|still has locks held|lock held when returning to user space"
+        ),
+    ),
     ("WARNING", r"WARNING: (CPU: \d+|.* at )"),
-    ("oops", r"\bOops\b|Internal error: |general protection fault|unable to handle (kernel|page)"
-             r"|Unable to handle kernel|double fault|stack segment fault|invalid opcode: "),
-    ("bad page", r"Bad page (state|map|cache)|Bad rss-counter state|Bad pagetable|page_table_check"
-                 r"|bad p[gmu4t][dte] "),
+    (
+        "oops",
+        (
+            r"\bOops\b|Internal error: |general protection fault|unable to handle (kernel|page)"
+            r"|Unable to handle kernel|double fault|stack segment fault|invalid opcode: "
+        ),
+    ),
+    (
+        "bad page",
+        (
+            r"Bad page (state|map|cache)|Bad rss-counter state|Bad pagetable|page_table_check"
+            r"|bad p[gmu4t][dte] "
+        ),
+    ),
     ("stall", r"rcu.*(self-)?detected (stall|expedited stalls)|rcu.* kthread starved"),
     ("hung task", r"INFO: task .* blocked for more than \d+ seconds"),
     ("lockup", r"(soft|hard) lockup|watchdog: BUG"),
@@ -68,13 +83,15 @@ def find(log: str) -> list[Report]:
         if match:
             kind = KINDS[int(str(match.lastgroup)[1:])][0] if match.lastgroup else "BUG"
             end = _end_of_report(lines, number)
-            found.append(Report(kind, number + 1, tuple(lines[max(0, number - CONTEXT_BEFORE):end])))
+            found.append(
+                Report(kind, number + 1, tuple(lines[max(0, number - CONTEXT_BEFORE) : end]))
+            )
             skip_to = end
     return found
 
 
 def _end_of_report(lines: list[str], start: int) -> int:
-    """One past the last line that belongs to a report: to its end marker, at most `CONTEXT_AFTER` on."""
+    """One past a report's last line: at its end marker, at most `CONTEXT_AFTER` on."""
     last = min(len(lines), start + CONTEXT_AFTER)
     for number in range(start + 1, last):
         if "---[ end " in lines[number] or "</TASK>" in lines[number]:

@@ -25,7 +25,7 @@ def locked(name: str) -> Iterator[None]:
     """Hold the cache's lock called ``name``; says so when another run holds it first."""
     folder = paths.cache() / "locks"
     folder.mkdir(exist_ok=True)
-    with open(folder / name, "w", encoding="ascii") as handle:
+    with (folder / name).open("w", encoding="ascii") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -102,5 +102,9 @@ def tree_digest(*roots: Path, skip: Callable[[Path], bool] = lambda path: False)
     for root in roots:
         for path in sorted([root, *root.rglob("*")]):
             if path.is_file() and not skip(path):
-                parts += [str(path.relative_to(root)), oct(path.stat().st_mode & 0o111), path.read_bytes()]
+                parts += [
+                    str(path.relative_to(root)),
+                    oct(path.stat().st_mode & 0o111),
+                    path.read_bytes(),
+                ]
     return digest(*parts)

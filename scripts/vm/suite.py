@@ -11,8 +11,16 @@ from .guest import Guest
 from .paths import LOGS
 
 RESULTS = "/results"
-PYTEST = ("-p", "no:cacheprovider", "--color=no", "--tb=short", "--durations=3", "-o", "junit_family=xunit2",
-          f"--junitxml={RESULTS}/junit.xml")
+PYTEST = (
+    "-p",
+    "no:cacheprovider",
+    "--color=no",
+    "--tb=short",
+    "--durations=3",
+    "-o",
+    "junit_family=xunit2",
+    f"--junitxml={RESULTS}/junit.xml",
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class Outcome:
 
 
 def bring_out(guest: Guest, status: int) -> Outcome:
-    """Fetch `RESULTS` and the kernel's messages; the latter go to a file beside the console's log."""
+    """Fetch `RESULTS`, and the kernel's messages into a file beside the console's log."""
     try:
         files = guest.fetch(RESULTS)
     except FileNotFoundError:
@@ -35,8 +43,13 @@ def bring_out(guest: Guest, status: int) -> Outcome:
     return Outcome(status, files.get("results/junit.xml"))
 
 
-def guest_tests(guest: Guest, arguments: list[str], env: Mapping[str, str], show: Callable[[bytes, bytes], None],
-                seconds: float) -> Outcome:
+def guest_tests(
+    guest: Guest,
+    arguments: list[str],
+    env: Mapping[str, str],
+    show: Callable[[bytes, bytes], None],
+    seconds: float,
+) -> Outcome:
     """Run pytest with ``arguments`` for at most ``seconds``; raises `NoResult` or `Splat`."""
     command = ["python3", "-m", "pytest", *PYTEST, *arguments]
     status = guest.stream(command, show, env=env, timeout=seconds)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from . import accel, junit, kernels, module, package, paths, prepare, variants
 from .arches import ARCHES
 from .errors import UsageError, VmError
 from .guest import Guest
+from .overlay import Contents
 from .plan import PLAN, Row
 from .qemu import Machine
 from .say import say
@@ -68,7 +70,9 @@ class Printer:
         self(b"", (b"\n" if self._rest else b"") + text.encode() + b"\n")
 
 
-def judge(name: str, document: bytes | None, status: int, seconds: float, problem: str = "") -> Result:
+def judge(
+    name: str, document: bytes | None, status: int, seconds: float, problem: str = ""
+) -> Result:
     """Turn what a run left into a result, and into build/junit/NAME.xml.
 
     ``document`` is its JUnit file (None when it left none), ``status`` pytest's exit status,
@@ -131,9 +135,14 @@ class Runner:
         try:
             with guest:
                 guest.expect_module(row.module)
-                printer.say(f"up after {time.monotonic() - start:.1f} s: {guest.hello.release}, {row.variant}, "
-                            f"{row.smp} CPU, {machine.accel.name.upper()}, ptscope.ko {guest.hello.module}")
-                outcome = guest_tests(guest, row.pytest(), row.environment(kernel), printer, row.seconds)
+                printer.say(
+                    f"up after {time.monotonic() - start:.1f} s: {guest.hello.release},"
+                    f" {row.variant}, {row.smp} CPU, {machine.accel.name.upper()},"
+                    f" ptscope.ko {guest.hello.module}"
+                )
+                outcome = guest_tests(
+                    guest, row.pytest(), row.environment(kernel), printer, row.seconds
+                )
                 document, status = outcome.document, outcome.status
                 guest.finish()
         except VmError as error:
@@ -150,11 +159,27 @@ class Runner:
         printer = Printer(HOST, self.width)
         start = time.monotonic()
         left = self.scratch / "host.xml"
-        command = [python, "-m", "pytest", "tests/host", f"--junitxml={left}", "-o", "junit_family=xunit2",
-                   "--color=no", "--tb=short", "--durations=3"]
-        process = subprocess.Popen([str(part) for part in command], cwd=paths.REPO, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        command = [
+            python,
+            "-m",
+            "pytest",
+            "tests/host",
+            f"--junitxml={left}",
+            "-o",
+            "junit_family=xunit2",
+            "--color=no",
+            "--tb=short",
+            "--durations=3",
+        ]
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            cwd=paths.REPO,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
         self._processes.add(process)
         timer = threading.Timer(HOST_SECONDS, _kill_group, (process,))
         timer.start()
@@ -169,16 +194,18 @@ class Runner:
             self._processes.discard(process)
         if self._stop.is_set():
             raise Cancelled
-        problem = f"the host tests took more than {HOST_SECONDS:.0f} s" if status == -signal.SIGKILL else ""
+        problem = (
+            f"the host tests took more than {HOST_SECONDS:.0f} s"
+            if status == -signal.SIGKILL
+            else ""
+        )
         document = left.read_bytes() if left.exists() else None
         return judge(HOST, document, status, time.monotonic() - start, problem)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def select(names: list[str]) -> tuple[bool, list[Row]]:
@@ -192,8 +219,10 @@ def select(names: list[str]) -> tuple[bool, list[Row]]:
     known = {HOST, *(row.name for row in PLAN), *(row.scenario for row in PLAN)}
     unknown = sorted(set(names) - known)
     if unknown:
-        raise UsageError(f"no test row is called {', '.join(unknown)}",
-                         f"there are: {', '.join([HOST, *(row.name for row in PLAN)])}")
+        raise UsageError(
+            f"no test row is called {', '.join(unknown)}",
+            f"there are: {', '.join([HOST, *(row.name for row in PLAN)])}",
+        )
     return HOST in names, rows
 
 
@@ -203,8 +232,10 @@ def summary(results: list[Result]) -> str:
     lines = [f"{'run':<{width}}  passed  failed  skipped  seconds"]
     for result in results:
         counts = result.counts
-        lines.append(f"{result.name:<{width}}  {counts.passed:6}  {counts.failed:6}  {counts.skipped:7}"
-                     f"  {result.seconds:7.1f}")
+        lines.append(
+            f"{result.name:<{width}}  {counts.passed:6}  {counts.failed:6}  {counts.skipped:7}"
+            f"  {result.seconds:7.1f}"
+        )
     for result in results:
         lines += [f"FAILED {result.name}: {name}" for name in result.failures]
         if result.problem:
@@ -247,10 +278,12 @@ def _machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[st
     bootable = prepare.debian(kernel.name)
     assert bootable.fetched is not None
     foreign = bootable.fetched.foreign_release
-    contents = prepare.Contents(
+    contents = Contents(
         module=module.build(bootable.fetched, bootable.release),
         foreign_module=module.build(bootable.fetched, foreign) if foreign else None,
-        package=package.for_guest(), tests=tests())
+        package=package.for_guest(),
+        tests=tests(),
+    )
     shared = prepare.machine(bootable, prepare.Options(name="test", contents=contents), scratch)
     say(f"{len(rows)} guests with {bootable.release}, on {shared.accel}")
     arch = ARCHES[kernel.arch]
@@ -258,6 +291,11 @@ def _machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[st
     for row in rows:
         variant = variants.variant(row.variant, kernel.arch)
         machines[row.name] = replace(
-            shared, variant=variant, accel=accel.choose(arch, variant, bootable.image), smp=row.smp,
-            append=row.init, log=paths.LOGS / f"{row.name}.log")
+            shared,
+            variant=variant,
+            accel=accel.choose(arch, variant, bootable.image),
+            smp=row.smp,
+            append=row.init,
+            log=paths.LOGS / f"{row.name}.log",
+        )
     return machines

@@ -23,7 +23,7 @@ class Variant:
     pti: bool
     """User mode runs on its own copy of the PGD."""
     host_flags: tuple[str, ...] = ()
-    """Flags of /proc/cpuinfo the host needs for this variant under KVM; without them TCG is used."""
+    """Flags of /proc/cpuinfo the host needs to run this variant under KVM."""
 
 
 VARIANTS: dict[str, Variant] = {
@@ -40,7 +40,7 @@ DEFAULT = "5-level"
 
 
 def variant(name: str, arch: str) -> Variant:
-    """The row called ``name``; raises `UsageError` when it is unknown or of another architecture."""
+    """The row called ``name``; raises `UsageError` when ``arch`` has no such variant."""
     row = VARIANTS.get(name)
     if row is None or row.arch != arch:
         names = ", ".join(v.name for v in VARIANTS.values() if v.arch == arch)

@@ -6,6 +6,7 @@ It runs under the guest's python with -S -E and imports only the standard librar
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -14,20 +15,25 @@ import subprocess
 import tarfile
 import threading
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import wire
+if TYPE_CHECKING:
+    from vm.inside import wire
+else:
+    import wire
 
 
 def find_port() -> str:
     """The device of the port named `wire.PORT`; raises SystemExit when the kernel shows none."""
-    folder = "/sys/class/virtio-ports"
     for _ in range(100):
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            with open(f"{folder}/{name}/name", encoding="ascii") as handle:
-                if handle.read().strip() == wire.PORT:
-                    return f"/dev/{name}"
+        for name in Path("/sys/class/virtio-ports").glob("*/name"):
+            if name.read_text().strip() == wire.PORT:
+                return f"/dev/{name.parent.name}"
         time.sleep(0.05)
-    raise SystemExit("no virtio-serial port: the kernel needs CONFIG_VIRTIO_PCI and CONFIG_VIRTIO_CONSOLE")
+    raise SystemExit(
+        "no virtio-serial port: the kernel needs CONFIG_VIRTIO_PCI and CONFIG_VIRTIO_CONSOLE"
+    )
 
 
 class Line:
@@ -42,7 +48,7 @@ class Line:
         view = memoryview(wire.Frame(kind, job, data).encode())
         with self._lock:
             while view:
-                view = view[os.write(self._fd, view):]
+                view = view[os.write(self._fd, view) :]
 
     def send_exit(self, job: int, status: int, error: str = "") -> None:
         """Tell the host that a job has ended."""
@@ -73,9 +79,14 @@ class Agent:
         order = json.loads(frame.data)
         try:
             process = subprocess.Popen(
-                order["argv"], env={**os.environ, **order["env"]}, cwd=order["cwd"],
+                order["argv"],
+                env={**os.environ, **order["env"]},
+                cwd=order["cwd"],
                 stdin=subprocess.PIPE if order["stdin"] else subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         except OSError as error:
             self.line.send_exit(frame.job, 127, str(error))
             return
@@ -83,8 +94,10 @@ class Agent:
         threading.Thread(target=self._follow, args=(frame.job, process), daemon=True).start()
 
     def _follow(self, job: int, process: subprocess.Popen[bytes]) -> None:
-        pumps = [threading.Thread(target=self._pump, args=(kind, job, stream), daemon=True)
-                 for kind, stream in ((wire.OUT, process.stdout), (wire.ERR, process.stderr))]
+        pumps = [
+            threading.Thread(target=self._pump, args=(kind, job, stream), daemon=True)
+            for kind, stream in ((wire.OUT, process.stdout), (wire.ERR, process.stderr))
+        ]
         for pump in pumps:
             pump.start()
         status = process.wait()
@@ -109,10 +122,10 @@ class Agent:
         path = json.loads(frame.data)["path"]
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
-            archive.add(path, arcname=os.path.basename(path))
+            archive.add(path, arcname=Path(path).name)
         data = buffer.getvalue()
         for start in range(0, len(data), wire.CHUNK):
-            self.line.send(wire.OUT, frame.job, data[start:start + wire.CHUNK])
+            self.line.send(wire.OUT, frame.job, data[start : start + wire.CHUNK])
         self.line.send_exit(frame.job, 0)
 
     def stdin(self, frame: wire.Frame) -> None:
@@ -133,15 +146,18 @@ class Agent:
         """Signal a job's whole session."""
         process = self.running.get(frame.job)
         if process is not None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, json.loads(frame.data)["signal"])
-            except ProcessLookupError:
-                pass
 
     def serve(self) -> None:
         """Until the host says goodbye."""
-        actions = {wire.RUN: self.run, wire.FILES: self.files, wire.FETCH: self.fetch,
-                   wire.STDIN: self.stdin, wire.KILL: self.kill}
+        actions = {
+            wire.RUN: self.run,
+            wire.FILES: self.files,
+            wire.FETCH: self.fetch,
+            wire.STDIN: self.stdin,
+            wire.KILL: self.kill,
+        }
         while (frame := self.line.receive()) is not None and frame.kind != wire.BYE:
             try:
                 actions[frame.kind](frame)
@@ -153,10 +169,11 @@ class Agent:
 
 def hello() -> bytes:
     """What booted, for the host."""
-    with open("/run/vm/module", encoding="utf-8", errors="replace") as handle:
-        module = handle.read().strip()
+    module = Path("/run/vm/module").read_text(errors="replace").strip()
     uname = os.uname()
-    return json.dumps({"release": uname.release, "machine": uname.machine, "module": module}).encode()
+    return json.dumps(
+        {"release": uname.release, "machine": uname.machine, "module": module}
+    ).encode()
 
 
 def main() -> None:

@@ -4,6 +4,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "core.h"
 
 static const char *const bad_texts[-PTSCOPE_BAD_LAST] = {
@@ -247,4 +251,27 @@ void ptscope_pagemap_split(const __u64 *entries, __u64 count, struct ptscope_pag
 		}
 		pages[i] = page;
 	}
+}
+
+/*
+ * The signature of the hypervisor this runs under, 12 characters and a zero
+ * byte, from CPUID leaf 0x40000000: "KVMKVMKVM", "TCGTCGTCGTCG", ... Returns 0
+ * on the bare machine and on CPUs that have no such leaf.
+ */
+int ptscope_hypervisor(char *signature)
+{
+	memset(signature, 0, 13);
+#if defined(__x86_64__)
+	unsigned int a, b, c, d;
+
+	if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 31))
+		return 0;
+	__cpuid(0x40000000, a, b, c, d);
+	memcpy(signature, &b, 4);
+	memcpy(signature + 4, &c, 4);
+	memcpy(signature + 8, &d, 4);
+	return 1;
+#else
+	return 0;
+#endif
 }

@@ -76,4 +76,6 @@ __s64 ptscope_request_build(void *buffer, __u64 room, __s32 pid, __u32 flags, co
 
 void ptscope_pagemap_split(const __u64 *entries, __u64 count, struct ptscope_page *pages);
 
+int ptscope_hypervisor(char *signature);
+
 #endif /* PTSCOPE_CORE_H */

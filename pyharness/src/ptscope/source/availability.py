@@ -59,10 +59,7 @@ def cannot_open(host: Host, path: Path, error: OSError) -> PtscopeError:
     if not host.module_loaded:
         return not_loaded(host)
     if host.debugfs is None:
-        return Unsupported(
-            "debugfs is not mounted, so the module cannot be reached",
-            "as root: `mount -t debugfs debugfs /sys/kernel/debug`",
-        )
+        return no_debugfs()
     if isinstance(error, PermissionError):
         return refused(host)
     if isinstance(error, FileNotFoundError):
@@ -76,9 +73,7 @@ def cannot_open(host: Host, path: Path, error: OSError) -> PtscopeError:
 def refused(host: Host) -> PtscopeError:
     """Why the kernel said EPERM or EACCES: lockdown when it is on and we are privileged."""
     if not host.sys_admin:
-        return NotPermitted(
-            "the module may only be used with CAP_SYS_ADMIN", "run ptscope as root (sudo)"
-        )
+        return not_privileged()
     if host.locked_down:
         return NotPermitted(
             f"kernel lockdown ({host.lockdown}) forbids the module's debugfs files",
@@ -88,4 +83,20 @@ def refused(host: Host) -> PtscopeError:
         "the module refused although CAP_SYS_ADMIN is there: it counts in the initial user "
         "namespace only",
         "run ptscope as root outside of containers",
+    )
+
+
+def no_debugfs() -> PtscopeError:
+    """The error for a machine where debugfs is not mounted."""
+    return Unsupported(
+        "debugfs is not mounted, so the module cannot be reached",
+        "as root: `mount -t debugfs debugfs /sys/kernel/debug`",
+    )
+
+
+def not_privileged() -> PtscopeError:
+    """The error for a user without CAP_SYS_ADMIN."""
+    return NotPermitted(
+        "CAP_SYS_ADMIN is missing: without it the module refuses everybody",
+        "run ptscope as root (sudo)",
     )

@@ -46,7 +46,7 @@ def render_comparison(comparison: Comparison) -> str:
         text = click.style("agrees", fg="green")
         detail = " (frames hidden)" if comparison.hidden else ""
         detail += f" ({comparison.note})" if comparison.note else ""
-    return "\n".join(_labelled("pagemap", "X" * len(click.unstyle(text)) + detail)).replace(
+    return "\n".join(labelled("pagemap", "X" * len(click.unstyle(text)) + detail)).replace(
         "X" * len(click.unstyle(text)), text, 1
     )
 
@@ -55,13 +55,13 @@ def _lines(walk: Walk) -> Iterator[str]:
     who = "kernel half" if walk.pid is None else f"{walk.pid} {printable(walk.comm or '')}"
     yield click.style(f"{who}, address {walk.address:#x}", bold=True)
     yield from _levels(walk)
-    yield from _labelled("mapping", _mapping(walk))
-    yield from _labelled("effective", _effective(walk))
+    yield from labelled("mapping", _mapping(walk))
+    yield from labelled("effective", _effective(walk))
     if walk.pid is not None:
-        yield from _labelled("vma", _vma(walk))
+        yield from labelled("vma", _vma(walk))
     if walk.mapping.pfn is not None:
-        yield from _labelled("frame", _frame(walk))
-    yield from _labelled("source", _source(walk))
+        yield from labelled("frame", _frame(walk))
+    yield from labelled("source", _source(walk))
 
 
 def _levels(walk: Walk) -> Iterator[str]:
@@ -172,11 +172,19 @@ def _layout(walk: Walk) -> str:
     return "unknown" if walk.layout is None else walk.layout.name
 
 
-def _labelled(label: str, text: str) -> Iterator[str]:
-    lines = textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False) or [""]
-    yield click.style(f"{label:<{LABEL}}", dim=True) + lines[0]
-    for line in lines[1:]:
+def labelled(label: str, text: str) -> Iterator[str]:
+    """`text` wrapped beside its label."""
+    first, *more = wrapped(text, LABEL)
+    yield click.style(f"{label:<{LABEL}}", dim=True) + first
+    for line in more:
         yield " " * LABEL + line
+
+
+def wrapped(text: str, used: int) -> list[str]:
+    """The lines of `text` that fit beside `used` columns; paths and names are not broken."""
+    room = WIDTH - used
+    lines = textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False)
+    return lines or [""]
 
 
 def printable(text: str) -> str:

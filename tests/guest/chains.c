@@ -93,7 +93,7 @@ static unsigned int index_of(const struct level *level, uint64_t address)
 
 const char *check_walk(const struct facts *facts, uint64_t address, char *text)
 {
-	enum { LOCK_UNKNOWN, LOCK_IS_READ, LOCK_IS_WRITE, LOCK_IS_NONE } lock = LOCK_UNKNOWN;
+	enum { LOCK_UNKNOWN, LOCK_IS_HELD, LOCK_IS_NONE } lock = LOCK_UNKNOWN;
 	bool have_vma = false, outside = false, snapshot = false;
 	uint64_t shown = 0, start, end, raw = 0, at, root_at = 0;
 	uint64_t next_table = 0;	/* where the entry above says that the next one lies */
@@ -108,10 +108,8 @@ const char *check_walk(const struct facts *facts, uint64_t address, char *text)
 		if (sscanf(line, "address %" SCNx64, &shown) == 1) {
 			if (shown != address)
 				return wrong("another address: %s", line);
-		} else if (!strcmp(line, "lock read")) {
-			lock = LOCK_IS_READ;
-		} else if (!strcmp(line, "lock write")) {
-			lock = LOCK_IS_WRITE;
+		} else if (!strcmp(line, "lock read") || !strcmp(line, "lock write")) {
+			lock = LOCK_IS_HELD;
 		} else if (!strcmp(line, "lock none")) {
 			lock = LOCK_IS_NONE;
 		} else if (!strcmp(line, "vma none")) {
@@ -168,8 +166,6 @@ const char *check_walk(const struct facts *facts, uint64_t address, char *text)
 	if (lock == LOCK_IS_NONE ? !snapshot || have_vma || outside
 				 : snapshot || have_vma == outside)
 		return "lock, VMA and snapshot lines do not go together";
-	if (have_vma != (lock == LOCK_IS_READ))
-		return "an address in a VMA is walked under the read lock and others are not";
 	return NULL;
 }
 
@@ -254,7 +250,7 @@ const char *check_batch(struct stream *stream, const unsigned char *data, size_t
 	const struct facts *facts = stream->facts;
 	struct part above[MAX_LEVELS] = { 0 };
 	struct ptscope_batch batch;
-	uint64_t vma_end = 0, read_from = 0, read_to = 0;
+	uint64_t vma_end = 0;
 	size_t offset = 0;
 
 	if (stream->ended)
@@ -297,8 +293,6 @@ const char *check_batch(struct stream *stream, const unsigned char *data, size_t
 				return wrong("VMA %#llx-%#llx out of order", vma.start, vma.end);
 			vma_end = vma.end;
 			stream->vmas += !(record.flags & PTSCOPE_AGAIN);
-			read_from = vma.start;
-			read_to = vma.end;
 		} else if (record.type == PTSCOPE_RECORD_TABLE) {
 			struct part part = { 0 };
 
@@ -318,17 +312,6 @@ const char *check_batch(struct stream *stream, const unsigned char *data, size_t
 			problem = check_part(stream, &part, above);
 			if (problem)
 				return problem;
-			/*
-			 * What lies in no VMA may only be looked at under the write lock:
-			 * with the VMAs in the stream this can be seen.
-			 */
-			if (batch.lock == PTSCOPE_LOCK_READ && read_to
-			    && part.table.level == PTSCOPE_LEVEL_PTE
-			    && (part.table.address < (read_from & -4096ull)
-				|| part.table.address + 4096ull * part.table.count > read_to))
-				return wrong("PTEs at %#llx read under the read lock outside the VMA "
-					     "%#" PRIx64 "-%#" PRIx64, part.table.address, read_from,
-					     read_to);
 			stream->parts++;
 			stream->entries += part.table.count;
 		} else if (record.type == PTSCOPE_RECORD_END) {
@@ -338,7 +321,7 @@ const char *check_batch(struct stream *stream, const unsigned char *data, size_t
 				return "an end of another size";
 			memcpy(&end, data + offset, sizeof(end));
 			if (end.status < PTSCOPE_END_DONE || end.status > PTSCOPE_END_UNSTABLE
-			    || end.reserved || (end.status == PTSCOPE_END_DONE) != !end.address)
+			    || end.reserved || (end.status == PTSCOPE_END_DONE && end.address))
 				return wrong("end status %u, address %#llx", end.status,
 					     end.address);
 			stream->ended = true;

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from ptscope.__main__ import main
+from ptscope.cli import run as run_line
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,9 @@ class Result:
 def ptscope(*words: object) -> Result:
     """Run it in this process."""
     out, err = io.StringIO(), io.StringIO()
-    arguments = [str(word) for word in words]
-    status: object = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = main(arguments)
-        except SystemExit as end:
-            status = end.code
-    return Result(0 if status is None else int(str(status)), out.getvalue(), err.getvalue())
+        status = run_line([str(word) for word in words])
+    return Result(status, out.getvalue(), err.getvalue())
 
 
 def run(*words: object, uid: int | None = None, timeout: float = 60.0) -> Result:
@@ -56,7 +51,5 @@ def walk(target: object, address: int, *options: str) -> dict[str, Any]:
     result = ptscope("walk", target, hex(address), "--json", *options)
     assert result.status == 0, result.out + result.err
     answer = result.json
-    if isinstance(answer, list):
-        (answer,) = answer
     assert isinstance(answer, dict)
     return answer

@@ -212,7 +212,8 @@ def test_text_and_binary_and_json_are_the_same_entries(
         [] if printed.user_pgd is None
         else [(printed.user_pgd.index, printed.user_pgd.raw, printed.user_pgd.pa)])
     assert (printed.user_pgd is not None) is witness.pti()
-    assert printed.lock == batch.lock == ("read" if CASES[name].in_vma else "write")
+    # no table stands where nothing is mapped, so none had to be looked at under the write lock
+    assert printed.lock == batch.lock == "read"
     assert [(vma.start, vma.end) for vma in vmas] == ([printed.vma] if printed.vma else [])
 
     json = command.walk(puppet.pid, address)

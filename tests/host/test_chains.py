@@ -89,7 +89,8 @@ TEXTS_GOOD = {
 
 TEXTS_BAD = {
     "a table of another generation": (
-        [*HEAD, *level_lines()[:3], level_lines()[3].replace("at 0x0000000000040", "at 0x0000000000041")],
+        [*HEAD, *level_lines()[:3],
+         level_lines()[3].replace("at 0x0000000000040", "at 0x0000000000041")],
         "not in the table that the entry above points to",
     ),
     "an index of another address": (
@@ -114,8 +115,9 @@ TEXTS_BAD = {
         [*HEAD[:3], "vma 0x1000 0x2000 flags 0x0", *level_lines()],
         "the VMA does not hold the address",
     ),
-    "a hole under the read lock": (
-        [*HEAD[:3], "vma none", *level_lines()], "under the read lock and others are not"),
+    "a VMA in a snapshot": (
+        [*HEAD[:2], "lock none", HEAD[3], *level_lines()], "do not go together"),
+    "neither a VMA nor none": ([*HEAD[:3], *level_lines()], "do not go together"),
     "two PGDs that are no pair": (
         [*HEAD, USER_PGD.replace("at 0x0000000000011", "at 0x0000000000012"), *level_lines()],
         "not a pair",
@@ -246,10 +248,11 @@ DUMPS_BAD = {
                batch(1) + packed(replace(PARTS["pgd"], table_pa=0x90000)) + end()),
         "the root table changed",
     ),
-    "outside the VMA under the read lock": (
-        framed(batch() + vma(ADDRESS, ADDRESS + 0x2000) + packed(*WAY, PTES) + end()),
-        "outside the VMA",
+    "VMAs out of order": (
+        framed(batch() + vma() + vma(ADDRESS - 0x4000, ADDRESS) + packed(*WAY, PTES) + end()),
+        "out of order",
     ),
+    "done before the end": (framed(batch() + end(1, 0x1000)), "end status 1"),
     "a level that is folded": (
         framed(batch() + packed(replace(PARTS["pgd"], level=4)) + end()), "not walked here"),
     "a batch lost": (framed(batch(1) + end()), "was due"),

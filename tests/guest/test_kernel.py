@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The kernel half, at addresses whose physical address is known from elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import command
+import compare
+import pytest
+import rawfiles
+import witness
+from puppet import Puppet
+
+PAGE = 4096
+
+
+def physical(walk: dict[str, Any]) -> int:
+    return int(walk["mapping"]["pa"], 16)
+
+
+def test_kernel_text_lies_where_iomem_says() -> None:
+    """The image is mapped as one piece: _text is where "Kernel code" begins."""
+    text = witness.symbol("_text")
+    first, last = witness.iomem("Kernel code")
+    for offset in (0, 0x1234, last - first):
+        walk = command.walk("kernel", text + offset)
+        assert walk["mapping"]["state"] == "leaf"
+        assert physical(walk) == first + offset
+        assert walk["effective"]["user"] is False and walk["effective"]["write"] is False
+    assert command.walk("kernel", text)["effective"]["exec"] is True
+
+
+def test_direct_map_of_a_page_of_ours(puppet: Puppet) -> None:
+    address = puppet.map(PAGE)
+    puppet.touch("write", address)
+    pa = witness.page(puppet.pid, address).pfn * PAGE
+    walk = command.walk("kernel", witness.direct_map(pa) + 0x123)
+    assert physical(walk) == pa + 0x123
+    assert walk["effective"] == walk["effective"] | {"read": True, "write": True, "exec": False,
+                                                     "user": False}
+
+
+def test_a_snapshot_is_labelled() -> None:
+    address = witness.symbol("_text")
+    printed = rawfiles.walk("kernel", address)
+    assert (printed.lock, printed.snapshot, printed.pid, printed.vma) == ("none", True, None, None)
+    (batch, *_) = rawfiles.dump(rawfiles.KERNEL, [(address, address)])
+    assert batch.lock == "none" and batch.lock_ns == 0
+    walk = command.walk("kernel", address)
+    assert (walk["pid"], walk["vma"], walk["lock"]) == (None, None, "none")
+    assert [(e.raw, e.pa) for e in printed.entries] == [
+        (int(level["raw"], 16), int(level["entry_pa"], 16))
+        for level in walk["levels"] if level["raw"] is not None]
+    people = command.ptscope("walk", "kernel", hex(address))
+    assert people.status == 0 and "snapshot" in people.out
+
+
+def test_module_code_is_mapped_in_small_pages() -> None:
+    for line in open("/proc/modules"):
+        name, size, *_, address = line.split()[:6]
+        if name == "ptscope":
+            walk = command.walk("kernel", int(address, 16))
+            assert walk["mapping"]["state"] == "leaf"
+            assert walk["effective"]["exec"] is True and walk["effective"]["write"] is False
+            assert int(size) > 0
+            return
+    raise AssertionError("ptscope is not in /proc/modules")
+
+
+def test_nothing_is_mapped_in_a_hole_of_the_kernel_half() -> None:
+    hole = (1 << 64) - PAGE  # Documentation/x86/x86_64/mm.rst: the last 2 MiB are a hole
+    assert command.walk("kernel", hole)["mapping"]["state"] == "none"
+
+
+@pytest.mark.parametrize("pages", [1, 2000])
+def test_kernel_dump_of_the_text(pages: int) -> None:
+    first, _ = witness.iomem("Kernel code")
+    text = witness.symbol("_text")
+    batches = rawfiles.dump(rawfiles.KERNEL, [(text, text + pages * PAGE - 1)])
+    tables = [r for b in batches for r in b.records if isinstance(r, rawfiles.Table)]
+    assert {table.level for table in tables} >= {"pgd", "pud", "pmd"}
+    end = batches[-1].records[-1]
+    assert isinstance(end, rawfiles.End) and (end.status, end.address) == ("done", 0)
+    pmd = next(table for table in tables if table.level == "pmd")
+    assert pmd.entries[0] & ~0x1FFFFF & (1 << 52) - 1 == first & -0x200000
+
+
+def test_user_half_of_the_kernel_and_kernel_half_of_a_process(puppet: Puppet) -> None:
+    for target, address in (("kernel", 0x1000), (puppet.pid, witness.symbol("_text"))):
+        result = command.ptscope("walk", target, hex(address))
+        assert result.status == 2 and "half" in result.err, result.err
+
+
+def test_comparison_with_pagemap_is_refused_for_the_kernel() -> None:
+    result = command.ptscope("walk", "kernel", hex(witness.symbol("_text")), "--compare")
+    assert result.status == 2 and result.err
+
+
+def test_frame_of_a_leaf_is_that_of_the_page(puppet: Puppet) -> None:
+    """mapping.pfn is the frame of the byte asked for, entry.pfn the first of the huge page."""
+    huge = puppet.map(1 << 21, align=1 << 21)
+    puppet.advise(huge, 1 << 21, "hugepage")
+    puppet.touch("write", huge)
+    walk = command.walk(puppet.pid, huge + 9 * PAGE + 5)
+    assert int(walk["mapping"]["pfn"], 16) == compare.frame(walk) == int(
+        compare.last_entry(walk)["pfn"], 16) + 9
+    assert physical(walk) == compare.frame(walk) * PAGE + 5

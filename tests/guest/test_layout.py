@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The running kernel's layout: against the shipped one, and against what the machine itself says."""
+
+from __future__ import annotations
+
+import os
+
+import command
+import rawfiles
+import witness
+from ptscope.decode.layout import Layout, load
+
+
+def live() -> Layout:
+    return Layout.from_text((rawfiles.FILES / "layout").read_text(), name="live")
+
+
+def test_shipped_layout_is_the_live_one() -> None:
+    shipped = load(os.environ.get("PTSCOPE_VM_LAYOUT", "debian-6.1-amd64"))
+    running = live()
+    here = shipped.with_context({
+        "paging_levels": 5 if witness.la57() else 4,
+        "pti": witness.pti(),
+    })
+    assert dict(here.facts) == dict(running.facts)
+    assert dict(here.runtime) == dict(running.runtime)
+    assert here.levels == running.levels
+
+
+def test_levels_are_those_of_this_variant() -> None:
+    running = live()
+    expected = int(os.environ.get("PTSCOPE_VM_LEVELS", 5 if witness.la57() else 4))
+    assert len(running.levels) == expected == (5 if witness.la57() else 4)
+    assert running.runtime["pti"] == int(os.environ.get("PTSCOPE_VM_PTI", witness.pti()))
+    assert running.is_folded("p4d") is (expected == 4)
+    # Documentation/x86/x86_64/mm.rst
+    assert running.user_last == (1 << (56 if expected == 5 else 47)) - 1
+
+
+def test_release_is_this_kernel() -> None:
+    facts = rawfiles.layout()
+    assert (facts["format"], facts["arch"], facts["release"]) == (
+        "1", os.uname().machine, os.uname().release)
+
+
+def test_command_shows_the_live_layout() -> None:
+    shown = command.ptscope("layout", "--json")
+    assert shown.status == 0, shown.err
+    assert Layout.from_json(shown.out).runtime == live().runtime
+
+
+def test_physical_mask_is_the_cpu_s() -> None:
+    """x86: bits of /proc/cpuinfo 'address sizes'; the kernel's mask may be wider (52 bits)."""
+    with open("/proc/cpuinfo") as file:
+        sizes = next(line for line in file if line.startswith("address sizes"))
+    bits = int(sizes.split(":")[1].split()[0])
+    assert live().runtime["physical_mask"] >= (1 << bits) - 1

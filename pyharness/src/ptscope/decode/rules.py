@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from ptscope.decode.arch import architecture
 from ptscope.decode.layout import Layout, Level
-from ptscope.decode.swap_kinds import MARKER_KINDS, PLAIN_SWAP, SPECIAL_KINDS, SWAP_LEVELS
+from ptscope.decode.swap_kinds import MARKER_KINDS, PLAIN_SWAP, SPECIAL_KINDS
 from ptscope.decode.table import STATES, Architecture, Match
 from ptscope.errors import Unsupported
 
@@ -331,7 +331,9 @@ class _Compiler:
             if f"swap.kind.{name}" in facts
         }
         kinds = dict(special)
-        if self.level.name in SWAP_LEVELS:
+        # THP is split before it is swapped out and hugetlb never is, so real swap
+        # stands at the last level only.
+        if self.level is self.layout.levels[-1]:
             # Special types are the highest: all below the lowest of them are
             # swap files (MAX_SWAPFILES in include/linux/swap.h).
             types = 1 << type_field.mask.bit_count()

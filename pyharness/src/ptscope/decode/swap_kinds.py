@@ -54,7 +54,3 @@ UNKNOWN_MARKER = "unknown_marker"
 
 # The kind of an entry that really is swapped out.
 PLAIN_SWAP = "swap"
-
-# Levels at which a page can be swapped out; above them only special types occur
-# (THP is split before it is swapped out, and hugetlb is never swapped).
-SWAP_LEVELS = ("pte",)

@@ -16,10 +16,13 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 WARNINGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
 
-# The fixed-width types of linux/types.h. cffi knows those of stdint.h, and checks the size of
-# each field when it compiles.
-FIXED = {f"__{sign}{bits}": f"{'u' if sign == 'u' else ''}int{bits}_t"
-         for sign in "us" for bits in (8, 16, 32, 64)}  # fmt: skip
+# The fixed-width types of linux/types.h, as asm-generic/int-ll64.h defines them for x86, arm64 and
+# riscv alike. uint64_t would be another type to the compiler, and a pointer to it an error.
+FIXED = {
+    f"__{letter}{bits}": f"{sign} {name}"
+    for letter, sign in (("u", "unsigned"), ("s", "signed"))
+    for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
+}
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _INTEGER = r"-?(?:0x[0-9a-fA-F]+|\d+)"

@@ -9,6 +9,7 @@ guard 58 (from 6.15), file or shared 61, swapped 62, present 63.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ptscope._core import ffi, lib
 
@@ -45,18 +46,22 @@ def split(data: bytes, hidden: bool) -> list[Page]:
     if len(data) % PAGEMAP_ENTRY:
         raise ValueError("pagemap data is not a multiple of 8 bytes long")
     count = len(data) // PAGEMAP_ENTRY
-    raws = ffi.new("uint64_t[]", count)
+    raws = ffi.new("unsigned long long[]", count)
     ffi.memmove(raws, data, len(data))
     pages = ffi.new("struct ptscope_page[]", count)
     lib.ptscope_pagemap_split(raws, count, pages)
+
+    def swap_known(page: Any) -> bool:
+        return bool(page.swapped and not page.present and not hidden)
+
     return [
         Page(
             present=bool(page.present),
             swapped=bool(page.swapped),
             hidden=hidden,
             frame=page.frame if page.present and not hidden else None,
-            swap_type=page.swap_type if page.swapped and not hidden else None,
-            swap_offset=page.swap_offset if page.swapped and not hidden else None,
+            swap_type=page.swap_type if swap_known(page) else None,
+            swap_offset=page.swap_offset if swap_known(page) else None,
             soft_dirty=bool(page.soft_dirty),
             exclusive=bool(page.exclusive),
             uffd_wp=bool(page.uffd_wp),

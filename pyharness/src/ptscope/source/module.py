@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import RawIOBase
 from pathlib import Path
@@ -88,14 +88,23 @@ ENDS: dict[EndStatus, tuple[type[TargetError], str, str | None]] = {
 }
 
 
+def open_unbuffered(path: Path) -> RawIOBase:
+    """A file to write one request to and read batches from, each by one system call."""
+    return path.open("r+b", buffering=0)
+
+
 @dataclass(frozen=True)
 class ModuleSource:
-    """Walks by the kernel module. Making one checks nothing; `open` does."""
+    """Walks by the kernel module. Making one checks nothing; `open` does.
+
+    `opener` opens the dump file; tests put another kernel there.
+    """
 
     host: Host
     directory: Path
     layout: Layout
     name: str = "module"
+    opener: Callable[[Path], RawIOBase] = open_unbuffered
 
     @classmethod
     def open(cls, host: Host | None = None) -> ModuleSource:
@@ -139,7 +148,7 @@ class ModuleSource:
         path = self.directory / "dump"
         entries = {level.number: level.entries for level in self.layout.levels}
         try:
-            with path.open("r+b", buffering=0) as file:
+            with self.opener(path) as file:
                 file.write(request)
                 batches = list(read_batches(file, entries))
         except OSError as error:

@@ -105,7 +105,7 @@ def _machine(
             variant=options.variant,
             smp=options.smp,
             memory=options.memory,
-            gigantic=1 if options.memory >= 2560 else 0,
+            gigantic=1 if options.memory >= 3584 else 0,
             init=tuple(init),
             append=tuple(options.append.split()),
             name=name,

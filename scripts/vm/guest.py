@@ -318,7 +318,7 @@ class Guest:
     def ram(self) -> Iterator[mmap.mmap]:
         """The guest's RAM, read-only; index 0 is guest-physical `Arch.ram_base`.
 
-        Only with `Machine.ram_file`. On q35, RAM above 2 GiB (the default ``-m 3072``: above
+        Only with `Machine.ram_file`. On q35, RAM above 2 GiB (the default ``-m 3584``: above
         0x8000_0000) appears to the guest from 4 GiB on: give the guest less memory, or subtract.
         """
         assert self.machine.ram_file is not None, "the machine has no ram_file"

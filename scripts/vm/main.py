@@ -52,7 +52,7 @@ def _boot_options(parser: argparse.ArgumentParser) -> None:
         "--files", type=Path, metavar="DIR", help="a directory that appears at /files"
     )
     parser.add_argument("--smp", type=int, default=1, metavar="N", help="CPUs of the guest")
-    parser.add_argument("--memory", type=int, default=3072, metavar="MIB", help="RAM of the guest")
+    parser.add_argument("--memory", type=int, default=3584, metavar="MIB", help="RAM of the guest")
     parser.add_argument(
         "--append", default="", metavar="WORDS", help="more words for the kernel's command line"
     )

@@ -35,7 +35,7 @@ class Options:
 
     variant: str = variants.DEFAULT
     smp: int = 1
-    memory: int = 3072
+    memory: int = 3584
     """MiB."""
     gigantic: int = 1
     init: tuple[str, ...] = ()

@@ -42,8 +42,9 @@ class Machine:
     """The console's log."""
     append: tuple[str, ...] = ()
     smp: int = 1
-    memory: int = 3072
-    """MiB. The default leaves room for a 1 GiB huge page."""
+    memory: int = 3584
+    """MiB. q35 puts 2 GiB below 4 GiB, with the initrd at their end, and the rest above: of those
+    1.5 GiB the first is one whole gigantic page, as the early kernel takes memory from the end."""
     gigantic: int = 1
     """1 GiB huge pages reserved at boot."""
     ram_file: Path | None = None

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What differs between kernel versions.  Tests are on macros that came with
+ * the feature: distribution kernels backport, so a version number says little.
+ */
+#ifndef PTSCOPE_COMPAT_H
+#define PTSCOPE_COMPAT_H
+
+#include <linux/pgtable.h>
+
+/*
+ * The exclusive bit of swap entries came in 5.19 behind this macro, one
+ * architecture at a time.
+ */
+#ifdef __HAVE_ARCH_PTE_SWP_EXCLUSIVE
+static inline pte_t ptscope_swp_mkexclusive(pte_t pte)
+{
+	return pte_swp_mkexclusive(pte);
+}
+#else
+static inline pte_t ptscope_swp_mkexclusive(pte_t pte)
+{
+	return pte;
+}
+#endif
+
+#endif /* PTSCOPE_COMPAT_H */

@@ -60,6 +60,8 @@ def test_one_gib_prot_none_keeps_its_frame() -> None:
     entry = decode(FIVE, "pud", PFN ^ 0x5C0000000 | 0x1E0)
     assert (entry.state, entry.pa, entry.page_size) == ("protnone", 0x5C0000000, 1 << 30)
     assert entry.access == Access(read=False, write=False, exec=False, user=False)
+    # The bit that says so is the global bit of present entries.
+    assert entry.global_ is None
 
 
 def test_protnone_without_page_size_is_no_huge_page() -> None:

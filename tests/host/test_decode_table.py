@@ -65,7 +65,6 @@ TOY = Architecture(
     ),
     address=(Piece("mask.pfn", shift=2), Piece("mask.high", shift=42, when={"wide": 1})),
     address_within=(),
-    address_without=(),
     leaf_reuses=(),
     groups=(
         Group(("leaf",), Match(ones=("napot", "order3")), entries=16, in_address=True),

@@ -50,6 +50,8 @@ def test_masks_and_addresses_are_hex_text() -> None:
 def test_name_is_no_part_of_equality() -> None:
     assert Layout.from_text(as_text(FIVE), name="live") == FIVE
     assert FIVE != FOUR
+    assert Layout.from_text(as_text(FIVE).replace(FIVE.release, "6.1.0-58-amd64")) != FIVE
+    assert Layout.from_text(as_text(FIVE).replace("bit.nx 0x3f", "bit.nx 0x3e")) != FIVE
 
 
 def test_four_levels_follow_from_five() -> None:

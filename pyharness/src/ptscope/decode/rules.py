@@ -253,7 +253,6 @@ class _Compiler:
         keep = _U64
         for name in self.table.address_within:
             keep &= self._mask(name) or 0
-        keep &= ~self._masks(self.table.address_without)
         for piece in self.table.address:
             mask = self._mask(piece.mask)
             if mask is not None and self._holds(piece.when):

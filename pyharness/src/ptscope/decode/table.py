@@ -151,8 +151,8 @@ class Architecture:
     states: tuple[State, ...]
     attributes: tuple[Attribute, ...]
     address: tuple[Piece, ...]
+    # Masks outside of which raw bits are no address bits, whatever the pieces say.
     address_within: tuple[str, ...]
-    address_without: tuple[str, ...]
     # Address bits which a leaf above the last level uses for something else.
     leaf_reuses: tuple[str, ...]
     groups: tuple[Group, ...]

@@ -203,10 +203,10 @@ ARCHITECTURE = Architecture(
     states=_STATES,
     attributes=_ATTRIBUTES,
     address=(Piece("mask.pfn"),),
-    # The C-bit lies inside the address field and is stored as it is, also in
-    # entries whose frame is inverted: PTE_PFN_MASK leaves it out.
+    # With memory encryption physical_mask leaves out the C-bit, which lies inside
+    # the address field.  PTE_PFN_MASK is cut by it, so the C-bit is not inverted
+    # with the frame either.
     address_within=("runtime.physical_mask",),
-    address_without=("runtime.c_mask",),
     leaf_reuses=("pat_large",),
     groups=(),
     pkey=Field(

@@ -114,7 +114,7 @@ class Own(Commands):
         for place in range(address, address + count * stride, stride):
             byte = ctypes.c_ubyte.from_address(place)
             if how == "write":
-                byte.value = byte.value  # noqa: PLW0127  the write is the point
+                byte.value = 1
             else:
                 assert how == "read"
                 byte.value  # noqa: B018

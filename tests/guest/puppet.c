@@ -401,7 +401,11 @@ static void fault_answer(int sig)
 	fail(EFAULT, text);
 }
 
-/* touch read|write|exec ADDR [COUNT [STRIDE]]: one byte each; write keeps the value */
+/*
+ * touch read|write|exec ADDR [COUNT [STRIDE]]: one byte each; write writes 1.
+ * It does not read first: a read would fault in the zero page, and a write to
+ * the huge zero page gives small pages.
+ */
 static void do_touch(int argc, char **argv)
 {
 	uint64_t v[3] = { 0, 1, (uint64_t)sysconf(_SC_PAGESIZE) };
@@ -427,7 +431,7 @@ static void do_touch(int argc, char **argv)
 		if (*argv[1] == 'r')
 			sum += *byte;
 		else if (*argv[1] == 'w')
-			*byte = *byte;
+			*byte = 1;
 		else
 			((void (*)(void))byte)();
 	}

@@ -100,7 +100,7 @@ class Commands:
         self.command(f"advise {address:#x} {length:#x} {advice}")
 
     def touch(self, how: str, address: int, count: int = 1, stride: int = 4096) -> None:
-        """Read, write or exec one byte at each of ``count`` places ``stride`` bytes apart."""
+        """Read, write (a 1) or exec one byte at ``count`` places ``stride`` bytes apart."""
         self.command(f"touch {how} {address:#x} {count} {stride:#x}")
 
     def store(self, address: int, data: bytes) -> None:

@@ -86,6 +86,12 @@ def test_layout_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
+def test_layout_is_renamed_for_shipping(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["layout", "--name", "debian-6.1-amd64", "--as", "mine", "--json"]) == 0
+    written = Layout.from_json(capsys.readouterr().out)
+    assert (written, written.name) == (load("debian-6.1-amd64"), "mine")
+
+
 def test_layout_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["layout", "--list"]) == 0
     assert capsys.readouterr().out.splitlines() == ["debian-6.1-amd64"]

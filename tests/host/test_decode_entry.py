@@ -129,6 +129,15 @@ def test_markers(offset: int, kind: str) -> None:
     assert entry.pfn is None
 
 
+def test_swapin_error() -> None:
+    """SWP_SWAPIN_ERROR (5.19 to 6.3) is no is_pfn_swap_entry(), though a frame is stored."""
+    layout = with_facts(**{"swap.kind.swapin_error": 31})
+    entry = decode(layout, "pte", special("swapin_error", 0x1234, layout))
+    assert (entry.state, entry.pfn) == ("marker", None)
+    assert entry.swap is not None
+    assert (entry.swap.kind, entry.uffd_wp) == ("swapin_error", False)
+
+
 def test_migration_without_ages_before_6_1() -> None:
     """Without SWP_PFN_BITS the whole offset is the frame, and ages are not kept."""
     runtime = {key: value for key, value in FIVE.runtime.items() if key != "swap_pfn_bits"}

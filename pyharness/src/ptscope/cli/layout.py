@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -27,17 +28,27 @@ from ptscope.views.entry import size_text
     multiple=True,
     help="What differs from the layout: paging_levels=4, c_bit=47, pti=true, …",
 )
+@click.option("--as", "new_name", metavar="NAME", help="Call it NAME.")
 @click.option("--json", "as_json", is_flag=True, help="The whole layout, as it ships.")
-def layout(name: str | None, as_list: bool, settings: Sequence[str], as_json: bool) -> None:
+def layout(
+    name: str | None,
+    as_list: bool,
+    settings: Sequence[str],
+    new_name: str | None,
+    as_json: bool,
+) -> None:
     """The page-table layout of the running kernel: levels, masks and the bit of every flag.
 
-    With --json it can be kept in a file and given to `ptscope decode --layout FILE.json`.
+    With --json it can be kept in a file and given to `ptscope decode --layout FILE.json`;
+    a layout that ships was written by `ptscope layout --json --as NAME` on its kernel.
     """
     if as_list:
         names = available()
         click.echo(json.dumps(list(names)) if as_json else "\n".join(names))
         return
     shown = (_running() if name is None else load(name)).with_context(parse_settings(settings))
+    if new_name is not None:
+        shown = replace(shown, name=new_name)
     if as_json:
         click.echo(shown.to_text(), nl=False)
         return

@@ -61,7 +61,11 @@ class Own(Commands):
         return next(vma.end - 64 for vma in witness.vmas("self") if vma.name == "[stack]")
 
     def stack(self, length: int = 0) -> int:
-        return self.where("stack")
+        # A fork leaves the page read-only until it is written. It holds the name of the program.
+        address = self.where("stack")
+        byte = ctypes.c_ubyte.from_address(address)
+        byte.value = byte.value  # noqa: PLW0127
+        return address
 
     def map(
         self,

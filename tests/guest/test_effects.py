@@ -27,6 +27,14 @@ MODULE = "/lib/ptscope/ptscope.ko"
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 Eventually = Callable[[Callable[[], bool], str], None]
+MANY_PAGES = 2048
+
+
+@pytest.fixture
+def large(puppet: Puppet) -> Puppet:
+    """A puppet whose dump takes several batches of the smallest size."""
+    puppet.touch("write", puppet.map(MANY_PAGES * PAGE), MANY_PAGES)
+    return puppet
 
 
 def user_last() -> int:
@@ -151,8 +159,8 @@ def test_killed_target_is_freed_while_its_dump_is_open(
         assert os.read(fd, rawfiles.MAX_READ) == b""
 
 
-def test_exit_and_zombie_in_the_middle_of_a_dump(puppet: Puppet) -> None:
-    child = puppet.fork()
+def test_exit_and_zombie_in_the_middle_of_a_dump(large: Puppet) -> None:
+    child = large.fork()
     with rawfiles.opened("dump") as fd:
         os.write(fd, rawfiles.request(child.pid, [(0, user_last())]))
         batch = rawfiles.parse(os.read(fd, rawfiles.MIN_READ))
@@ -163,24 +171,24 @@ def test_exit_and_zombie_in_the_middle_of_a_dump(puppet: Puppet) -> None:
     assert end.address >= last.address > 0
 
 
-def test_exec_in_the_middle_of_a_dump(puppet: Puppet) -> None:
+def test_exec_in_the_middle_of_a_dump(large: Puppet) -> None:
     with rawfiles.opened("dump") as fd:
-        os.write(fd, rawfiles.request(puppet.pid, [(0, user_last())]))
+        os.write(fd, rawfiles.request(large.pid, [(0, user_last())]))
         os.read(fd, rawfiles.MIN_READ)
-        puppet.exec()
+        large.exec()
         (end,) = rawfiles.parse(os.read(fd, rawfiles.MIN_READ)).records
     assert isinstance(end, rawfiles.End) and end.status == "execed"
     # the new image is walked by a new request
-    text = puppet.where("text")
-    assert rawfiles.walk(puppet.pid, text).entries[-1].level == "pte"
+    text = large.where("text")
+    assert rawfiles.walk(large.pid, text).entries[-1].level == "pte"
 
 
-def test_leader_exits_in_the_middle_of_a_dump(puppet: Puppet) -> None:
+def test_leader_exits_in_the_middle_of_a_dump(large: Puppet) -> None:
     """The address space lives on with the thread, so the dump goes on."""
     with rawfiles.opened("dump") as fd:
-        os.write(fd, rawfiles.request(puppet.pid, [(0, user_last())]))
+        os.write(fd, rawfiles.request(large.pid, [(0, user_last())]))
         os.read(fd, rawfiles.MIN_READ)
-        puppet.leader_exit()
+        large.leader_exit()
         *_, last = rawfiles.read_batches(fd)
     assert isinstance(last.records[-1], rawfiles.End) and last.records[-1].status == "done"
 

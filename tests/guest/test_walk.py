@@ -137,8 +137,8 @@ CASES = {
         hugetlb(30), "leaf", "pud", GIGANTIC, "rw", hugetlb=True,
         smaps=(("Private_Hugetlb", 1 << 20), ("KernelPageSize", 1 << 20))),
     "PROT_NONE": Case(no_permission, "protnone", smaps=(("Rss", 4),)),
-    "PROT_NONE huge": Case(
-        no_permission_huge, "protnone", "pmd", HUGE, smaps=(("AnonHugePages", 2048),)),
+    # smaps does not follow a huge entry without permission (mm/huge_memory.c, pmd_protnone)
+    "PROT_NONE huge": Case(no_permission_huge, "protnone", "pmd", HUGE),
     "swapped": Case(swapped, "swap", page_size=None, needs_swap=True, smaps=(("Swap", 4),)),
     "just unmapped": Case(just_unmapped, "none", page_size=None, in_vma=False),
     "never mapped": Case(never_mapped, "none", level=None, page_size=None, in_vma=False),
@@ -188,7 +188,8 @@ def test_agrees_with_pagemap(name: str, target: Commands, swap: None) -> None:
     assert {key: figures[key] for key, _ in case.smaps} == dict(case.smaps)
 
 
-@pytest.mark.parametrize("name", CASES)
+# clearing 1 GiB takes an emulated CPU seconds
+@pytest.mark.parametrize("name", [name for name in CASES if name != "hugetlb 1 GiB"])
 def test_text_and_binary_and_json_are_the_same_entries(
     name: str, puppet: Puppet, swap: None
 ) -> None:
@@ -305,12 +306,13 @@ def test_effective_permission_is_what_the_cpu_enforces(puppet: Puppet, prot: str
     puppet.code(address)
     puppet.protect(address, PAGE, prot)
     if "w" in prot:
-        puppet.touch("write", address)  # mprotect leaves the entry read-only until the next write
+        # mprotect leaves the entry read-only until the next write; the code stays as it is
+        puppet.touch("write", address + 64)
     walk = command.walk(puppet.pid, address)
     allowed = {}
     for how in ("read", "write", "exec"):
         try:
-            puppet.touch(how, address)
+            puppet.touch(how, address + (64 if how == "write" else 0))
             allowed[how] = True
         except PuppetError as error:
             assert "SIGSEGV" in error.text

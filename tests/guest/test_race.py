@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Walkers read the page tables of a process that never stops changing them.
+
+What must hold: no splat (the harness reads the kernel's log), every answer consistent in itself
+(chains.c, itself tested by tests/host/test_chains.py), and afterwards nothing kept. That the race
+took place is shown by counts, the kernel's own among them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import rawfiles
+import witness
+
+HERE = Path(__file__).parent
+SECONDS = 30
+SETTINGS = {
+    "/sys/kernel/mm/transparent_hugepage/enabled": "always",
+    "/sys/kernel/mm/transparent_hugepage/defrag": "always",
+    "/sys/kernel/mm/transparent_hugepage/shmem_enabled": "always",
+    "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs": "50",
+    "/sys/kernel/mm/transparent_hugepage/khugepaged/alloc_sleep_millisecs": "50",
+    "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "32",
+}
+
+# At least this often, on a machine that is busy with something else too. An idle one does tens of
+# times as much.
+LEAST_OPERATIONS = {
+    "map": 500, "unmap": 200, "unmap_part": 200, "touch": 500, "protect": 100, "protect_part": 100,
+    "discard": 100, "collapse": 10, "move": 20, "fork": 50, "pageout": 20,
+}
+LEAST_ANSWERS = {"walk": 2000, "points": 200, "dump": 200, "kernel": 500}
+LEAST_KERNEL_EVENTS = {"thp_fault_alloc": 10, "thp_split_pmd": 10, "thp_collapse_alloc": 10}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a program said and counted."""
+
+    status: int
+    text: str
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The ``name=value`` words of its last line."""
+        words = self.text.splitlines()[-1].split()
+        return {key: int(value) for key, value in (word.split("=") for word in words)}
+
+
+@pytest.fixture(scope="module")
+def settings(swap: None) -> Iterator[None]:
+    before = {path: Path(path).read_text() for path in SETTINGS}
+    for path, value in SETTINGS.items():
+        Path(path).write_text(value)
+    yield
+    for path, text in before.items():
+        # the choice in force stands in brackets
+        Path(path).write_text(text[text.index("[") + 1 : text.index("]")] if "[" in text else text)
+
+
+@dataclass(frozen=True)
+class Race:
+    """The whole of it."""
+
+    churn: Outcome
+    walkers: dict[str, Outcome]
+    stats: dict[str, int]
+    events: dict[str, int]
+    free_before: int
+    """kB"""
+
+
+@pytest.fixture(scope="module")
+def race(settings: None) -> Race:
+    free = witness.meminfo_kb("MemAvailable")
+    stats = rawfiles.stats()
+    events = {key: witness.vmstat(key) for key in LEAST_KERNEL_EVENTS}
+    churn = start("churn", str(SECONDS + 3), "7")
+    walkers = {
+        mode: start("walker", mode, str(churn.pid), str(SECONDS), str(seed))
+        for seed, mode in enumerate(LEAST_ANSWERS)
+    }
+    outcomes = {mode: finish(process) for mode, process in walkers.items()}
+    return Race(
+        churn=finish(churn),
+        walkers=outcomes,
+        stats={key: value - stats[key] for key, value in rawfiles.stats().items()},
+        events={key: witness.vmstat(key) - events[key] for key in events},
+        free_before=free,
+    )
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    program, *arguments = words
+    return subprocess.Popen(
+        [str(HERE / program), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> Outcome:
+    try:
+        text, _ = process.communicate(timeout=SECONDS * 4)
+    finally:
+        process.kill()
+    return Outcome(process.returncode, text)
+
+
+@pytest.mark.parametrize("mode", LEAST_ANSWERS)
+def test_every_answer_is_consistent(race: Race, mode: str) -> None:
+    outcome = race.walkers[mode]
+    assert outcome.status == 0, outcome.text
+    assert outcome.counts["inconsistent"] == 0, outcome.text
+
+
+def test_the_race_took_place(race: Race) -> None:
+    print("operations:", race.churn.counts)
+    print("kernel:", race.events)
+    print("module:", race.stats)
+    for mode, outcome in race.walkers.items():
+        print(f"{mode}:", outcome.counts)
+    assert race.churn.status == 0, race.churn.text
+    done = race.churn.counts
+    assert done["high"] == witness.la57()
+    few = {key: done[key] for key, least in LEAST_OPERATIONS.items() if done[key] < least}
+    few |= {
+        mode: outcome.counts["answers"] for mode, outcome in race.walkers.items()
+        if outcome.counts["answers"] < LEAST_ANSWERS[mode]
+    }
+    few |= {key: race.events[key] for key, least in LEAST_KERNEL_EVENTS.items()
+            if race.events[key] < least}
+    assert few == {}, "this happened too seldom"
+
+
+def test_holes_were_walked_and_tables_awaited_under_the_write_lock(race: Race) -> None:
+    assert race.walkers["walk"].counts["outside"] > 100
+    assert race.stats["write_lock_batches"] > 0
+
+
+def test_two_cpus_raced() -> None:
+    assert (os.cpu_count() or 1) >= 2
+
+
+def test_nothing_is_kept(
+    race: Race, eventually: Callable[[Callable[[], bool], str], None]
+) -> None:
+    eventually(lambda: witness.meminfo_kb("MemAvailable") > race.free_before - 64 * 1024,
+               "the memory of the race is free again")
+    assert subprocess.run(["rmmod", "ptscope"], check=False).returncode == 0
+    subprocess.run(["insmod", "/lib/ptscope/ptscope.ko"], check=True)

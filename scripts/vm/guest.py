@@ -152,7 +152,9 @@ class Guest:
         self._started = Qemu(self.machine)
         try:
             threading.Thread(target=self._read, daemon=True).start()
-            if not self.machine.incoming:
+            if self.machine.incoming:
+                self._resume()
+            else:
                 self.hello = self._greeting()
         except BaseException:
             self.end()
@@ -181,6 +183,15 @@ class Guest:
             self._qemu.wait(2.0)
             raise self._no_result("the guest gave no sign of life")
         return Hello(**json.loads(data))
+
+    def _resume(self) -> None:
+        """Set a restored guest going: it was stopped when it was saved."""
+        until = time.monotonic() + self._boot_seconds
+        while self.monitor.execute("query-status")["status"] == "inmigrate":
+            if time.monotonic() > until:
+                raise self._no_result("QEMU did not restore the saved guest")
+            time.sleep(0.02)
+        self.monitor.execute("cont")
 
     def _no_result(self, cause: str) -> Exception:
         """The error for a guest without a result: its kernel's report, else the end of its log."""

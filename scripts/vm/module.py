@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from .proc import need, run
 from .say import say
 
 SOURCES = ("*.c", "*.h", "Kbuild", "Makefile", "*.mk", "*.sh")
+KEPT = 4
+"""Builds kept for a release."""
 
 
 def _sources() -> list[Path]:
@@ -39,11 +42,15 @@ def build(fetched: Fetched, release: str) -> Path:
             for part in (str(path.relative_to(paths.KMOD)), path.read_bytes())
         ),
     )
-    folder = paths.BUILD / "kmod" / release
-    module, stamp = folder / "ptscope.ko", folder / "stamp"
-    with store.locked(f"kmod-{release}"):
-        if module.exists() and stamp.exists() and stamp.read_text() == key:
-            return module
+    # The key is in the name: another run may be using what older sources made.
+    home = paths.BUILD / "kmod"
+    folder = home / f"{release}-{key}"
+    built, complete = folder / "ptscope.ko", folder / "complete"
+    if complete.exists():
+        return built
+    with store.locked(f"kmod-{store.digest(str(home), release)}"):
+        if complete.exists():
+            return built
         say(f"building ptscope.ko for {release}")
         shutil.rmtree(folder, ignore_errors=True)
         for path in sources:
@@ -55,7 +62,19 @@ def build(fetched: Fetched, release: str) -> Path:
             [need("make", "make"), "-C", folder, f"KDIR={fetched.headers(release)}"],
             what=f"building ptscope.ko for {release}",
         )
-        if not module.exists():
+        if not built.exists():
             raise BuildError(f"kmod/Makefile made no ptscope.ko in {folder}")
-        stamp.write_text(key)
-    return module
+        complete.touch()
+        _forget_old(home, release)
+    return built
+
+
+def _forget_old(home: Path, release: str) -> None:
+    """Remove all but the `KEPT` newest builds for a release."""
+    builds = [
+        p
+        for p in home.glob(f"{release}-*")
+        if re.fullmatch(r"[0-9a-f]{16}", p.name[len(release) + 1 :])
+    ]
+    for old in sorted(builds, key=lambda p: p.stat().st_mtime, reverse=True)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)

@@ -59,7 +59,7 @@ def _save(machine: Machine, state: Path) -> None:
     say("making the saved guest (once)")
     with Guest(machine) as guest:
         guest.expect_module("none")
-        warm = guest.start(WARM, stdin=True)
+        warm = guest.start(WARM, cwd="/", stdin=True)
         if next(warm.lines(SAVE_SECONDS), "") != "ready":
             raise NoResult("the warmed-up python did not get ready")
         monitor = guest.monitor

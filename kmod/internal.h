@@ -55,7 +55,7 @@ int ptscope_target_get(struct ptscope_target *target, pid_t nr);
 void ptscope_target_put(struct ptscope_target *target);
 struct mm_struct *ptscope_target_mm(const struct ptscope_target *target, u32 *status);
 
-/* walk.c: the walker; dump.c: jobs */
+/* dump.c: jobs; batch.c: batches */
 
 /*
  * Where a stream stands.  A batch works on a copy that replaces the original

@@ -34,10 +34,13 @@
  *   ERANGE           an address is not canonical for the running paging mode
  *   EADDRNOTAVAIL    an address lies in the other half (a user address for
  *                    "kernel", a kernel address for a PID)
+ *   EAGAIN           text: the kernel half changed at each of many reads, or
+ *                    the target executed another program meanwhile
  *   EINTR            the caller was killed while it waited
  *
  * Errors of read(): ENODATA without a request before it, EMSGSIZE when the
- * buffer is smaller than PTSCOPE_MIN_READ, EPERM and EINTR as above.
+ * buffer is smaller than PTSCOPE_MIN_READ, EPERM and EINTR as above.  A read
+ * that fails loses nothing: the next one gives the same piece of the stream.
  */
 #ifndef PTSCOPE_H
 #define PTSCOPE_H
@@ -82,10 +85,11 @@ struct ptscope_request {
 #define PTSCOPE_RECORD_END 4
 
 /*
- * ptscope_record.flags.  AGAIN marks what an earlier batch has already
- * reported: a batch that resumes in the middle of a table or VMA reads the
- * way down to it anew, so that each batch is consistent in itself.  Whoever
- * counts must leave these out.
+ * ptscope_record.flags.  AGAIN marks what this stream has already reported
+ * for the same range: a batch that resumes in the middle of a table or VMA
+ * reads the way down to it anew, so that each batch is consistent in itself;
+ * so does a batch that enters or leaves a hugetlb VMA, which changes locks.
+ * Such a table record has a single entry.  Whoever counts must leave these out.
  */
 #define PTSCOPE_AGAIN 1			/* table, vma */
 #define PTSCOPE_USER_PGD 2		/* table: from the PTI user copy of the PGD */
@@ -142,7 +146,7 @@ struct ptscope_vma {
  * (first == last) is the exception: it reports one entry at each level, the
  * last of them also when it is empty.  Tables come before the tables they point to: a
  * part above PTE level ends with the entry that was descended from, and the
- * parts of that next table follow it.
+ * parts of that next table follow it, with VMAs in between where they begin.
  */
 struct ptscope_table {
 	struct ptscope_record record;

@@ -53,79 +53,33 @@
  * hold.  See read_entries().
  */
 
+#include <linux/build_bug.h>
 #include <linux/hugetlb.h>
 #include <linux/io.h>
-#include <linux/ktime.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/rcupdate.h>
-#include <linux/rwsem.h>
-#include <linux/sched/mm.h>
-#include <linux/sched/signal.h>
 #include <linux/uaccess.h>
 
 #include "arch/arch.h"
 #include "internal.h"
-
-/*
- * One batch does this much work at most, to bound how long a lock is held:
- * looking at an entry costs 1, everything else is weighed against that.
- */
-#define WORK_BATCH	32768
-#define WORK_RUN	8
-#define WORK_TABLE	16
-#define WORK_VMA	32
-#define WORK_RANGE	32
+#include "walk.h"
 
 /* Less than this for the entries of a table is not worth the way down to it. */
 #define USEFUL_ENTRIES	16
 
-/* Empty entries within a run up to this many take less room than a new record. */
-#define GAP		(sizeof(struct ptscope_table) / sizeof(u64))
-
-#define KERNEL_TRIES	8
-
-/* How a walk comes to its end, apart from errors. */
-enum {
-	WALK_DONE = 0,
-	WALK_FULL,	/* room or work is used up */
-	WALK_LOCK,	/* the next table needs the write lock */
-	WALK_HUGETLB,	/* the next address is in a hugetlb VMA */
-	WALK_CHANGED,	/* kernel half: a table vanished */
-};
+/*
+ * Up to this many empty entries stay within a run, since a new record takes
+ * as much room.  PTEs are copied in blocks of as many.
+ */
+#define BLOCK		4
+static_assert(BLOCK * sizeof(u64) == sizeof(struct ptscope_table));
 
 enum kind {
 	KIND_EMPTY,
 	KIND_LEAF,
 	KIND_TABLE,
 	KIND_OTHER,	/* neither empty nor present, or not to be trusted */
-};
-
-struct walk {
-	const struct ptscope_job *job;
-	struct ptscope_position *at;
-	struct mm_struct *mm;
-
-	void *buffer;
-	size_t used;
-	size_t limit;			/* leaves room for the end record */
-	int work;
-	u64 entries;
-
-	struct ptscope_table *run;	/* the record being filled, at the end of the buffer */
-	u32 count;			/* entries in it, empty ones at its end included */
-	u32 gap;			/* how many those are */
-
-	u64 first;			/* of the range, or where this batch took it up */
-	u64 last;			/* of the segment walked with the same locks */
-	bool single;			/* the range is a single address */
-	bool finished;			/* "last" has been looked at */
-	bool write_locked;
-
-	struct vm_area_struct *hugetlb;	/* whose i_mmap_rwsem is held */
-	struct vm_area_struct *next;	/* first VMA not entered yet */
-	u64 vma_first;			/* the VMA entered last, both inclusive */
-	u64 vma_last;
 };
 
 /* Output. */
@@ -206,14 +160,14 @@ static void emit_vma(struct walk *w, const struct vm_area_struct *vma)
 }
 
 /*
- * enter_vmas() - take note of the VMAs that begin at or below the position
+ * enter_next_vmas() - take note of the VMAs that begin at or below the position
  *
  * Contract: mmap_lock is held, for reading or writing, so neither the VMAs
  * nor their order change; the kernel half has no VMAs and no lock.
  *
  * Return: WALK_DONE, WALK_FULL or WALK_HUGETLB.
  */
-static int enter_vmas(struct walk *w)
+static noinline int enter_next_vmas(struct walk *w)
 {
 	struct ptscope_position *at = w->at;
 	struct vm_area_struct *vma;
@@ -237,8 +191,15 @@ static int enter_vmas(struct walk *w)
 			w->vma_last = vma->vm_end - 1;
 		}
 		w->work -= WORK_VMA;
-		w->next = find_vma(w->mm, vma->vm_end);
+		w->next = vma->vm_end > w->end ? NULL : find_vma(w->mm, vma->vm_end);
 	}
+	return WALK_DONE;
+}
+
+static int enter_vmas(struct walk *w)
+{
+	if (w->next && w->next->vm_start <= w->at->address)
+		return enter_next_vmas(w);
 	return WALK_DONE;
 }
 
@@ -255,6 +216,8 @@ static bool is_safe(const struct walk *w, u64 first, u64 last)
 	if (w->job->kernel || w->write_locked)
 		return true;
 	if (w->vma_first <= last && w->vma_last >= first)
+		return true;
+	if (w->next && w->next->vm_start <= last && !is_vm_hugetlb_page(w->next))
 		return true;
 	vma = find_vma(w->mm, first);
 	return vma && vma->vm_start <= last && !is_vm_hugetlb_page(vma);
@@ -349,7 +312,19 @@ static void advance(struct walk *w, u64 last)
 		w->at->address = last + 1;
 }
 
-static u64 or4(u64 *to, const u64 *from)
+/* How many entries of a table begin before the next VMA, at least one. */
+static unsigned int entries_ahead(const struct walk *w, const struct ptscope_level *level,
+				  u64 table_last)
+{
+	u64 last = min(table_last, w->last);
+
+	if (w->next && w->next->vm_start <= last)
+		last = w->next->vm_start - 1;
+	return (last >> level->shift) - (w->at->address >> level->shift) + 1;
+}
+
+/* Copies a block of entries and returns 0 if all were empty. */
+static u64 copy_block(u64 *to, const u64 *from)
 {
 	u64 a = READ_ONCE(from[0]);
 	u64 b = READ_ONCE(from[1]);
@@ -363,81 +338,85 @@ static u64 or4(u64 *to, const u64 *from)
 	return a | b | c | d;
 }
 
-/* Copies up to four entries and returns how many; their OR is in @any. */
-static unsigned int copy_block(u64 *to, const u64 *from, unsigned int count, u64 *any)
-{
-	unsigned int i;
-
-	if (likely(count >= 4)) {
-		*any = or4(to, from);
-		return 4;
-	}
-	*any = 0;
-	for (i = 0; i < count; i++) {
-		to[i] = READ_ONCE(from[i]);
-		*any |= to[i];
-	}
-	return count;
-}
-
 /*
  * copy_run() - copy the next run of PTEs
  * @to: room for @count entries
  * @skipped: empty entries before the run
  * @kept: entries of the run, which begins and ends with a non-empty one
  *
- * Goes by blocks of four, and the first empty block ends the run, so that a
- * full table costs little more than its loads and stores.
+ * Goes by blocks of four, and an empty block ends the run, so that a full
+ * table costs little more than its loads and stores.
  *
- * Contract: that of read_entries() for @from.  Each entry is read once, into
- * @to, which nobody else writes.
+ * Contract: that of read_entries() for @from.  Each entry is read once, and
+ * what was read is copied to @to, which nobody else writes.
  *
  * Return: how many entries were looked at.
  */
 static unsigned int copy_run(u64 *to, const u64 *from, unsigned int count,
 			     unsigned int *skipped, unsigned int *kept)
 {
-	unsigned int i = 0, block, lead = 0, n;
-	u64 any = 0;
+	const u64 *next = from, *end = from + count;
+	unsigned int lead = 0, empty = 0;
+	u64 *out = to, a, b, c, d;
+
+	/* Empty blocks before the run are not even copied. */
+	do {
+		if (end - next < BLOCK) {
+			a = READ_ONCE(*next++);
+			if (!a)
+				continue;
+			*out++ = a;
+			break;
+		}
+		a = READ_ONCE(next[0]);
+		b = READ_ONCE(next[1]);
+		c = READ_ONCE(next[2]);
+		d = READ_ONCE(next[3]);
+		next += BLOCK;
+		if (a | b | c | d) {
+			out[0] = a;
+			out[1] = b;
+			out[2] = c;
+			out[3] = d;
+			out += BLOCK;
+			break;
+		}
+	} while (next < end);
 
 	*kept = 0;
-	do {
-		*skipped = i;
-		block = copy_block(to, from + i, count - i, &any);
-		i += block;
-	} while (!any && i < count);
-	if (!any)
-		return i;
+	*skipped = (next - from) - (out - to);
+	if (out == to)
+		return count;
 
 	while (!to[lead])
 		lead++;
-	*skipped += lead;
-	n = block - lead;
-	memmove(to, to + lead, n * sizeof(*to));
-
-	while (count - i >= 8) {
-		if (!or4(to + n, from + i)) {
-			i += 4;
-			goto trim;
-		}
-		if (!or4(to + n + 4, from + i + 4)) {
-			i += 8;
-			n += 4;
-			goto trim;
-		}
-		i += 8;
-		n += 8;
+	if (lead) {
+		*skipped += lead;
+		out -= lead;
+		memmove(to, to + lead, (out - to) * sizeof(*to));
 	}
-	while (any && i < count) {
-		block = copy_block(to + n, from + i, count - i, &any);
-		i += block;
-		n += block;
+
+	for (; next + 2 * BLOCK <= end; next += 2 * BLOCK, out += 2 * BLOCK) {
+		if (!copy_block(out, next)) {
+			next += BLOCK;
+			goto trim;
+		}
+		if (!copy_block(out + BLOCK, next + BLOCK)) {
+			next += 2 * BLOCK;
+			out += BLOCK;
+			goto trim;
+		}
+	}
+	while (next < end && empty < BLOCK) {
+		a = READ_ONCE(*next++);
+		*out++ = a;
+		empty = a ? 0 : empty + 1;
 	}
 trim:
-	while (!to[n - 1])
-		n--;
-	*kept = n;
-	return i;
+	while (!out[-1])
+		out--;
+	*kept = out - to;
+	return next - from;
 }
 
 /*
@@ -451,8 +430,7 @@ static int walk_ptes(struct walk *w, const struct ptscope_level *level, const u6
 	u64 table_last = w->at->address | (table_size - 1);
 
 	for (;;) {
-		u64 address = w->at->address;
-		u64 last = min(table_last, w->last);
+		u64 address, last;
 		unsigned int index, count, looked, skipped, kept;
 		const u64 *from;
 		u64 *to;
@@ -461,15 +439,13 @@ static int walk_ptes(struct walk *w, const struct ptscope_level *level, const u6
 		ret = enter_vmas(w);
 		if (ret)
 			return ret;
-		if (w->next && w->next->vm_start <= last)
-			last = w->next->vm_start - 1;
-		index = (address >> level->shift) & (level->entries - 1);
-		count = (last >> level->shift) - (address >> level->shift) + 1;
-
-		if (w->work <= 0 || room(w) < sizeof(*w->run) + GAP * sizeof(u64))
+		if (w->work <= 0 || room(w) < sizeof(*w->run) + BLOCK * sizeof(u64))
 			return WALK_FULL;
-		count = min_t(u64, count, (room(w) - sizeof(*w->run)) / sizeof(u64));
-		count = min_t(u64, count, w->work);
+		address = w->at->address;
+		index = (address >> level->shift) & (level->entries - 1);
+		count = entries_ahead(w, level, table_last);
+		count = min_t(size_t, count, (room(w) - sizeof(*w->run)) / sizeof(u64));
+		count = min_t(unsigned int, count, w->work);
 
 		from = read_entries(w, table + index, count);
 		if (!from)
@@ -529,7 +505,7 @@ static int add_entry(struct walk *w, const struct ptscope_level *level, const u6
 	u64 *entries;
 
 	if (!raw && !w->single) {
-		if (w->run && ++w->gap > GAP)
+		if (w->run && ++w->gap > BLOCK)
 			close_run(w);
 		if (!w->run)
 			return WALK_DONE;
@@ -595,7 +571,7 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 
 	w->work -= WORK_TABLE;
 	for (;;) {
-		unsigned int index;
+		unsigned int index, count, looked;
 		const u64 *from, *next = NULL;
 		enum kind kind;
 		u64 first, last, raw;
@@ -608,16 +584,29 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 			break;
 		}
 		first = w->at->address & ~(span - 1);
-		last = first | (span - 1);
 		index = (first >> level->shift) & (level->entries - 1);
 
-		from = read_entries(w, table + index, 1);
+		/* Empty entries outside a run cost little: this loop. */
+		count = 1;
+		if (!w->run && !w->single && !w->job->kernel)
+			count = min_t(unsigned int, entries_ahead(w, level, table_last), w->work);
+		from = read_entries(w, table + index, count);
 		if (!from) {
 			ret = WALK_CHANGED;
 			break;
 		}
-		raw = READ_ONCE(*from);
-		w->work--;
+		looked = 0;
+		do {
+			raw = READ_ONCE(from[looked++]);
+		} while (!raw && looked < count);
+		w->work -= looked;
+		if (looked > 1) {
+			index += looked - 1;
+			first += (u64)(looked - 1) << level->shift;
+			w->at->address = first;
+		}
+		last = first | (span - 1);
+
 		kind = classify(w, level, raw, &next);
 		if (kind == KIND_TABLE && !is_safe(w, first, last)) {
 			ret = WALK_LOCK;
@@ -641,12 +630,12 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 }
 
 /*
- * walk_segment() - walk from the position to w->last
+ * ptscope_walk_segment() - walk from the position to w->last
  *
  * Contract: takes RCU; else that of walk_table(), the root being always safe.
  * Does not sleep.
  */
-static int walk_segment(struct walk *w)
+int ptscope_walk_segment(struct walk *w)
 {
 	int ret;
 
@@ -660,263 +649,4 @@ static int walk_segment(struct walk *w)
 	}
 	rcu_read_unlock();
 	return ret;
-}
-
-/*
- * walk_range() - walk the range of the position to its end, in segments
- *
- * A segment is what can be walked with the same locks: one hugetlb VMA, or
- * all up to the next one.  Under the write lock, which is for a hole, it ends
- * with the hole, and the batch with it.
- *
- * Contract: mmap_lock is held (user half); takes i_mmap_rwsem after it, which
- * is the order of the fault path.
- */
-static int walk_range(struct walk *w, u64 end)
-{
-	struct ptscope_position *at = w->at;
-	struct rw_semaphore *sem;
-	int ret;
-
-	w->first = at->address;
-	w->next = w->job->kernel ? NULL : find_vma(w->mm, at->address);
-	w->work -= WORK_RANGE;
-	do {
-		struct vm_area_struct *vma = w->next;
-		bool inside = vma && vma->vm_start <= at->address;
-
-		sem = NULL;
-		w->hugetlb = NULL;
-		w->vma_first = 1;
-		w->vma_last = 0;
-		w->last = end;
-		if (inside && is_vm_hugetlb_page(vma)) {
-			sem = &vma->vm_file->f_mapping->i_mmap_rwsem;
-			if (down_read_killable(sem))
-				return -EINTR;
-			w->hugetlb = vma;
-		}
-		if (inside && (w->hugetlb || w->write_locked))
-			w->last = min_t(u64, end, vma->vm_end - 1);
-		else if (vma && !inside && w->write_locked)
-			w->last = min_t(u64, end, vma->vm_start - 1);
-
-		ret = walk_segment(w);
-		if (sem)
-			up_read(sem);
-		if (ret == WALK_HUGETLB)
-			continue;
-		if (ret)
-			return ret;
-		if (w->last == end)
-			return WALK_DONE;
-		at->address = w->last + 1;
-		if (w->write_locked)
-			return WALK_FULL;
-	} while (true);
-}
-
-/*
- * walk_ranges() - walk from the position on until a batch is full
- *
- * Contract: that of walk_range().
- *
- * Return: WALK_DONE when all ranges are done, other WALK_*, or an error.
- */
-static int walk_ranges(struct walk *w)
-{
-	struct ptscope_position *at = w->at;
-	int ret = WALK_DONE;
-
-	while (at->range < w->job->range_count) {
-		const struct ptscope_range *range = &w->job->ranges[at->range];
-
-		if (w->work <= 0)
-			return WALK_FULL;
-		w->single = range->first == range->last;
-		ret = walk_range(w, range->last);
-		if (ret)
-			break;
-		at->range++;
-		memset(at->seen, 0, sizeof(at->seen));
-		at->seen_vma = 0;
-		at->address = at->range < w->job->range_count ? range[1].first : 0;
-		if (w->write_locked && at->range < w->job->range_count)
-			return WALK_FULL;
-	}
-	return ret;
-}
-
-static void start_walk(struct walk *w, const struct ptscope_job *job, struct ptscope_position *at,
-		       void *buffer, size_t limit)
-{
-	*w = (struct walk) {
-		.job = job,
-		.at = at,
-		.buffer = buffer,
-		.used = sizeof(struct ptscope_batch),
-		.limit = limit - sizeof(struct ptscope_end),
-		.work = WORK_BATCH,
-	};
-}
-
-static void emit_end(struct walk *w, u32 status)
-{
-	struct ptscope_end *end = w->buffer + w->used;
-
-	*end = (struct ptscope_end) {
-		.record.type = PTSCOPE_RECORD_END,
-		.record.size = sizeof(*end),
-		.status = status,
-		.address = w->at->address,
-	};
-	w->used += sizeof(*end);
-	w->at->done = true;
-}
-
-static size_t finish_batch(struct walk *w, u32 lock, u64 lock_ns, u32 retries)
-{
-	struct ptscope_batch *batch = w->buffer;
-
-	*batch = (struct ptscope_batch) {
-		.record.type = PTSCOPE_RECORD_BATCH,
-		.record.size = sizeof(*batch),
-		.magic = PTSCOPE_MAGIC,
-		.version = PTSCOPE_VERSION,
-		.header_size = sizeof(*batch),
-		.sequence = w->at->sequence++,
-		.lock_ns = lock_ns,
-		.lock = lock,
-		.retries = retries,
-	};
-	atomic64_inc(&ptscope_stats.batches);
-	atomic64_add(w->entries, &ptscope_stats.entries);
-	return w->used;
-}
-
-/*
- * user_batch() - one batch of the user half of a process
- *
- * Contract: sleeps, called without locks.  Takes mm_users and mmap_lock, and
- * drops both, in the other order, before anything is copied to user space:
- * the target may be the caller, and a fault with its lock held would deadlock
- * as soon as a writer waits.
- */
-static ssize_t user_batch(struct ptscope_job *job, struct ptscope_position *at, size_t limit)
-{
-	struct ptscope_position start = *at;
-	struct mm_struct *mm;
-	struct walk w;
-	u32 status;
-	u64 ns;
-	int ret;
-
-	mm = ptscope_target_mm(&job->target, &status);
-	if (!mm) {
-		start_walk(&w, job, at, job->buffer, limit);
-		emit_end(&w, status);
-		return finish_batch(&w, PTSCOPE_LOCK_NONE, 0, 0);
-	}
-again:
-	start_walk(&w, job, at, job->buffer, limit);
-	w.mm = mm;
-	w.write_locked = at->need_write;
-	if (w.write_locked)
-		ret = mmap_write_lock_killable(mm);
-	else
-		ret = mmap_read_lock_killable(mm);
-	if (ret) {
-		mmput(mm);
-		return -EINTR;
-	}
-	at->need_write = false;
-	ns = ktime_get_ns();
-	ret = walk_ranges(&w);
-	ns = ktime_get_ns() - ns;
-	if (w.write_locked)
-		mmap_write_unlock(mm);
-	else
-		mmap_read_unlock(mm);
-	ptscope_stats_lock_held(ns);
-
-	if (ret == WALK_LOCK) {
-		/* Not a step ahead: do not deliver the way down for nothing. */
-		if (at->range == start.range && at->address == start.address) {
-			*at = start;
-			at->need_write = true;
-			goto again;
-		}
-		at->need_write = true;
-	}
-	mmput(mm);
-	if (ret < 0)
-		return ret;
-	if (w.write_locked)
-		atomic64_inc(&ptscope_stats.write_lock_batches);
-	if (ret == WALK_DONE)
-		emit_end(&w, PTSCOPE_END_DONE);
-	return finish_batch(&w, w.write_locked ? PTSCOPE_LOCK_WRITE : PTSCOPE_LOCK_READ, ns, 0);
-}
-
-/*
- * kernel_batch() - one batch of the kernel half: a snapshot
- *
- * Contract: sleeps, called without locks.  The root is that of the caller's
- * own mm, whose upper half is the kernel's; for what is below it see
- * read_entries().  Walks twice and delivers only what came out the same;
- * each further try takes a smaller piece.
- */
-static ssize_t kernel_batch(struct ptscope_job *job, struct ptscope_position *at, size_t limit)
-{
-	struct ptscope_position start = *at, second;
-	struct walk a, b;
-	unsigned int try;
-	int ret;
-
-	if (!current->mm)
-		return -EOPNOTSUPP;
-	for (try = 0; try < KERNEL_TRIES; try++) {
-		size_t size = max_t(size_t, limit >> try, PTSCOPE_MIN_READ);
-
-		if (fatal_signal_pending(current))
-			return -EINTR;
-		*at = start;
-		start_walk(&a, job, at, job->buffer, size);
-		a.mm = current->mm;
-		a.work >>= try;
-		ret = walk_ranges(&a);
-
-		second = start;
-		start_walk(&b, job, &second, job->second, size);
-		b.mm = current->mm;
-		b.work >>= try;
-		if (walk_ranges(&b) == ret && ret != WALK_CHANGED && a.used == b.used &&
-		    !memcmp(a.buffer + sizeof(struct ptscope_batch),
-			    b.buffer + sizeof(struct ptscope_batch),
-			    a.used - sizeof(struct ptscope_batch))) {
-			if (ret == WALK_DONE)
-				emit_end(&a, PTSCOPE_END_DONE);
-			return finish_batch(&a, PTSCOPE_LOCK_NONE, 0, try);
-		}
-		atomic64_inc(&ptscope_stats.kernel_retries);
-		cond_resched();
-	}
-	*at = start;
-	start_walk(&a, job, at, job->buffer, limit);
-	emit_end(&a, PTSCOPE_END_UNSTABLE);
-	return finish_batch(&a, PTSCOPE_LOCK_NONE, 0, try);
-}
-
-/**
- * ptscope_batch() - fill job->buffer with the next batch of whole records
- * @job: what to walk
- * @at: where to begin; afterwards where to go on
- * @limit: bytes, from PTSCOPE_MIN_READ to job->size
- *
- * Context: sleeps; no locks held.
- * Return: bytes in the buffer, or -EINTR when the caller was killed.
- */
-ssize_t ptscope_batch(struct ptscope_job *job, struct ptscope_position *at, size_t limit)
-{
-	return job->kernel ? kernel_batch(job, at, limit) : user_batch(job, at, limit);
 }

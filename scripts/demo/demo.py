@@ -37,7 +37,8 @@ def main() -> int:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert target.stdin is not None and target.stdout is not None
+    assert target.stdin is not None
+    assert target.stdout is not None
     agreed = total = 0
     walked: set[str] = set()
     with target:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from pathlib import Path
 
 HUGE = 2 << 20
 PAGE = 4096
@@ -27,13 +28,14 @@ def anonymous(size: int) -> int:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-    assert isinstance(address, int) and address != ctypes.c_void_p(-1).value
+    assert isinstance(address, int)
+    assert address != ctypes.c_void_p(-1).value
     return address
 
 
 def mapping(name: str) -> int:
     """Where the first mapping called ``name`` in /proc/self/maps begins."""
-    with open("/proc/self/maps", encoding="utf-8") as maps:
+    with Path("/proc/self/maps").open(encoding="utf-8") as maps:
         for line in maps:
             if line.rstrip().endswith(name):
                 return int(line.split("-")[0], 16)
@@ -48,9 +50,8 @@ def function(name: str) -> int:
 
 
 def stack_pointer() -> int:
-    """The stack pointer: the 29th field of /proc/self/stat would be zero while running."""
-    with open("/proc/self/syscall", encoding="ascii") as syscall:
-        return int(syscall.read().split()[-2], 16)
+    """The stack pointer at the read of /proc/self/syscall (proc(5): the last field but one)."""
+    return int(Path("/proc/self/syscall").read_text().split()[-2], 16)
 
 
 def main() -> None:

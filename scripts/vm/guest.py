@@ -254,7 +254,7 @@ class Guest:
         command: str | Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        cwd: str = "/root",
+        cwd: str = "/",
         stdin: bool = False,
     ) -> Job:
         """Start a command (a string is for the shell) without waiting for it."""
@@ -284,7 +284,10 @@ class Guest:
 
         Raises `NoResult`, or `Splat` when the kernel's log tells why there is none.
         """
-        job = self.start(command, env=env)
+        return self.follow(self.start(command, env=env), show, timeout)
+
+    def follow(self, job: Job, show: Callable[[bytes, bytes], None], timeout: float) -> int:
+        """The same for a command that is running."""
         try:
             for kind, data in job.output(timeout):
                 show(kind, data)

@@ -46,7 +46,7 @@ class Contents:
 
 
 def _compiled(name: str, source: bytes) -> tuple[str, bytes] | None:
-    """Name and bytes of a source's byte code, which an import takes without a look at the source."""
+    """Name and bytes of a source's byte code, which an import takes without reading the source."""
     path = Path(name)
     try:
         code = compile(source, f"/{name}", "exec", dont_inherit=True)

@@ -13,6 +13,8 @@ from .errors import NoResult, VmError
 class QmpError(VmError):
     """QEMU refused a command."""
 
+    exit_status = 207
+
 
 class Qmp:
     """A connection to QEMU's monitor. Not for use by two threads at once."""

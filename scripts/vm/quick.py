@@ -30,7 +30,7 @@ from .suite import PYTEST, bring_out
 from .testrun import Printer, judge, summary
 
 SAVE_SECONDS = 120.0
-TEST_SECONDS = 280.0
+TEST_SECONDS = 900.0
 WARM = ["python3", "/lib/ptscope/warm.py"]
 
 
@@ -59,7 +59,7 @@ def _save(machine: Machine, state: Path) -> None:
     say("making the saved guest (once)")
     with Guest(machine) as guest:
         guest.expect_module("none")
-        warm = guest.start(WARM, cwd="/", stdin=True)
+        warm = guest.start(WARM, stdin=True)
         if next(warm.lines(SAVE_SECONDS), "") != "ready":
             raise NoResult("the warmed-up python did not get ready")
         monitor = guest.monitor
@@ -140,9 +140,7 @@ def run_quick(variant: str, words: list[str]) -> int:
             guest.adopt(job)
             order = {"arguments": arguments, "env": row.environment(kernel)}
             job.write(json.dumps(order).encode() + b"\n")
-            for kind, data in job.output(TEST_SECONDS):
-                printer(kind, data)
-            outcome = bring_out(guest, job.status or 0)
+            outcome = bring_out(guest, guest.follow(job, printer, TEST_SECONDS))
             guest.check()
         log.unlink(missing_ok=True)
         result = judge(

@@ -28,7 +28,7 @@ from .say import say
 from .suite import guest_tests
 
 HOST = "host"
-HOST_SECONDS = 280.0
+HOST_SECONDS = 900.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reports of a kernel are found in a log, and ordinary boots have none."""
+
+from __future__ import annotations
+
+import pytest
+import vmpath  # noqa: F401
+from vm import splat
+
+BOOT = """\
+[    0.000000] Linux version 6.1.0-57-amd64 (gcc-12) #1 SMP PREEMPT_DYNAMIC Debian 6.1.192-3
+[    0.000000] Command line: console=ttyS0 rdinit=/init oops=panic panic=-1 hung_task_panic=0
+[    0.100000] rcu: Hierarchical RCU implementation.
+[    0.100000] rcu: RCU restricting CPUs from NR_CPUS=8192 to nr_cpu_ids=1.
+[    0.200000] Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on
+[    0.300000] kfence: initialized - using 2097152 bytes for 255 objects
+[    0.400000] Lockdown: swapper/0: hibernation is restricted; see man kernel_lockdown.7
+[    0.500000] clocksource: timekeeping watchdog on CPU0: Marking clocksource 'tsc' as unstable
+[    1.000000] ptscope: loading out-of-tree module taints kernel.
+[    1.000000] ptscope: module verification failed: signature and/or required key missing
+[    2.000000] ptscope: version magic '6.1.0-57-cloud-amd64 SMP ' should be '6.1.0-57-amd64 SMP '
+[    3.000000] zram0: detected capacity change from 0 to 262144
+[    3.100000] Memory failure: 0x10a5f0: recovery action for dirty LRU page: Recovered
+"""
+
+# First lines of reports as kernels print them.
+REPORTS = {
+    "BUG": [
+        "BUG: unable to handle page fault for address: ffffa0b1c0ffee00",
+        "BUG: kernel NULL pointer dereference, address: 0000000000000008",
+        "BUG: sleeping function called from invalid context at mm/memory.c:5000",
+        "BUG: scheduling while atomic: ptscope/123/0x00000002",
+        "BUG: Bad page state in process python3  pfn:10a5f0",
+        "BUG: Bad page map in process python3  pte:8000000 pmd:1079c1067",
+        "BUG: Bad rss-counter state mm:00000000c0ffee type:MM_ANONPAGES val:1",
+        "BUG: non-zero pgtables_bytes on freeing mm: 4096",
+        "BUG: KASAN: use-after-free in walk_pte+0x1f/0x90 [ptscope]",
+        "BUG: soft lockup - CPU#0 stuck for 22s! [churn:231]",
+        "kernel BUG at mm/huge_memory.c:2000!",
+    ],
+    "WARNING": [
+        "WARNING: CPU: 0 PID: 99 at mm/page_alloc.c:5500 __alloc_pages+0x2f/0x40",
+        "WARNING: mm/memory.c:1234 at walk+0x1f/0x90, CPU#0: python3/99",
+    ],
+    "lockdep": [
+        "WARNING: possible circular locking dependency detected",
+        "WARNING: possible recursive locking detected",
+        "WARNING: inconsistent lock state",
+        "WARNING: suspicious RCU usage",
+        "WARNING: bad unlock balance detected!",
+        "WARNING: lock held when returning to user space!",
+        "[ BUG: Invalid wait context ]",
+        "INFO: trying to register non-static key.",
+    ],
+    "oops": [
+        "Oops: 0000 [#1] PREEMPT SMP PTI",
+        "general protection fault, probably for non-canonical address 0xdead000000000108: 0000",
+        "Internal error: Oops: 0000000096000004 [#1] SMP",
+        "Unable to handle kernel paging request at virtual address ffff800000000000",
+        "traps: PANIC: double fault, error_code: 0x0",
+        "invalid opcode: 0000 [#1] PREEMPT SMP",
+    ],
+    "bad page": ["mm/pgtable-generic.c:51: bad pmd 000000007c7a5e1b(80000001234008e7)"],
+    "stall": [
+        "rcu: INFO: rcu_preempt self-detected stall on CPU",
+        "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+        "rcu: rcu_preempt kthread starved for 5000 jiffies!",
+    ],
+    "hung task": ["INFO: task ptscope:412 blocked for more than 120 seconds."],
+    "panic": ["Kernel panic - not syncing: Fatal exception"],
+    "refcount": ["refcount_t: underflow; use-after-free."],
+}
+LINES = [(kind, line) for kind, lines in REPORTS.items() for line in lines]
+
+
+def test_an_ordinary_log_has_no_report() -> None:
+    assert splat.find(BOOT) == []
+
+
+@pytest.mark.parametrize(("kind", "line"), LINES, ids=[line[:40] for _, line in LINES])
+def test_a_planted_report_is_found(kind: str, line: str) -> None:
+    log = BOOT + f"[    9.000000] {line}\n[    9.000001] Call Trace:\n"
+    (report,) = splat.find(log)
+    assert report.line == len(BOOT.splitlines()) + 1
+    assert any(line in shown for shown in report.lines)
+    # Some first lines have two of the words; what counts is that the report is found and shown.
+    assert report.kind == kind or report.kind in ("BUG", "lockdep")
+
+
+def test_a_report_is_shown_to_its_end_and_counted_once() -> None:
+    trace = "\n".join(f"[    9.1] frame{number}+0x1/0x2" for number in range(10))
+    log = (
+        f"{BOOT}[    9.0] WARNING: CPU: 0 PID: 9 at mm/mmap.c:1 f+0x0/0x1\n{trace}\n"
+        "[    9.2] RIP: 0010:general protection fault is only part of it\n"
+        "[    9.3] ---[ end trace 0000000000000000 ]---\n[    9.4] after\n"
+        "[   10.0] Kernel panic - not syncing: Fatal exception\n"
+    )
+    first, second = splat.find(log)
+    assert first.kind == "WARNING"
+    assert "end trace" in first.lines[-1]
+    assert any("frame9" in line for line in first.lines)
+    assert second.kind == "panic"

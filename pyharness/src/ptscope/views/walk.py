@@ -23,6 +23,7 @@ STATES = {
     "protnone": "mapped, but not for the hardware (PROT_NONE or NUMA hint)",
     "splitting": "mapped, but not for the hardware (a huge page being split)",
     "swap": "swapped out",
+    "not_present": "not mapped: swapped out, or a special entry that pagemap calls so",
     "migration": "not mapped: the page is being migrated",
     "device": "not mapped: the page is in device memory",
     "hwpoison": "not mapped: the page has a memory error",
@@ -53,6 +54,8 @@ def render_comparison(comparison: Comparison) -> str:
 
 def _lines(walk: Walk) -> Iterator[str]:
     who = "kernel half" if walk.pid is None else f"{walk.pid} {printable(walk.comm or '')}"
+    if walk.leader_exited:
+        who += " (its main thread has exited)"
     yield click.style(f"{who}, address {walk.address:#x}", bold=True)
     yield from _levels(walk)
     yield from labelled("mapping", _mapping(walk))
@@ -98,8 +101,9 @@ def _mapping(walk: Walk) -> str:
     parts = []
     if mapping.state != "leaf":
         reason = walk.last.reason if walk.last else ""
+        state = "not_present" if walk.leaf and mapping.state == "swap" else mapping.state
         level = mapping.level or "page-table"
-        parts.append(STATES[mapping.state].format(level=level, reason=reason))
+        parts.append(STATES[state].format(level=level, reason=reason))
     if walk.last is not None and walk.last.swap is not None:
         swap = walk.last.swap
         parts.append(f"{swap.kind}, type {swap.type}, offset {swap.offset:#x}")

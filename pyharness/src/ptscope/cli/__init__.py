@@ -19,7 +19,6 @@ import click
 from ptscope import __version__
 from ptscope.errors import PtscopeError, Unsupported, UsageError
 
-
 # What writing can fail with; a status of its own (EX_IOERR) so that nobody takes it for a finding.
 OUTPUT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 

@@ -23,12 +23,16 @@ STATES = {
     "protnone": "mapped, but not for the hardware (PROT_NONE or NUMA hint)",
     "splitting": "mapped, but not for the hardware (a huge page being split)",
     "swap": "swapped out",
-    "not_present": "not mapped: swapped out, or a special entry that pagemap calls so",
     "migration": "not mapped: the page is being migrated",
     "device": "not mapped: the page is in device memory",
     "hwpoison": "not mapped: the page has a memory error",
     "marker": "not mapped: a marker",
     "invalid": "invalid: {reason}",
+}
+# pagemap leaves out whole kinds of mappings (VM_PFNMAP), and calls every special entry swapped.
+PAGEMAP_STATES = {
+    "none": "none that pagemap shows",
+    "swap": "not mapped: swapped out, or a special entry that pagemap calls so",
 }
 
 
@@ -89,7 +93,7 @@ def _level(name: str, step: Step, places: int) -> Iterator[str]:
     state = step.decoded.state
     # A table or leaf is present by being one.
     flags = [flag for flag in step.decoded.flags if flag != "present"]
-    lines = textwrap.wrap(" ".join([state, *flags]), WIDTH - len(head)) or [state]
+    lines = wrapped(" ".join([state, *flags]), len(head))
     colour = COLOURS.get(state, OTHER_COLOUR)
     yield head + click.style(state, fg=colour) + lines[0][len(state) :]
     for line in lines[1:]:
@@ -101,9 +105,8 @@ def _mapping(walk: Walk) -> str:
     parts = []
     if mapping.state != "leaf":
         reason = walk.last.reason if walk.last else ""
-        state = "not_present" if walk.leaf and mapping.state == "swap" else mapping.state
-        level = mapping.level or "page-table"
-        parts.append(STATES[state].format(level=level, reason=reason))
+        words = {**STATES, **PAGEMAP_STATES} if walk.leaf else STATES
+        parts.append(words[mapping.state].format(level=mapping.level, reason=reason))
     if walk.last is not None and walk.last.swap is not None:
         swap = walk.last.swap
         parts.append(f"{swap.kind}, type {swap.type}, offset {swap.offset:#x}")

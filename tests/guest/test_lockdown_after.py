@@ -45,15 +45,15 @@ def test_doctor_names_lockdown_and_the_remedy() -> None:
 
 
 def test_walk_names_lockdown_and_the_remedy() -> None:
-    result = command.run("walk", "self", "0x1000", "--source", "module")
+    result = command.ptscope("walk", "self", "0x1000", "--source", "module")
     assert (result.status, result.out) == (4, "")
     assert f"lockdown ({mode()})" in result.err
     assert "remedy: " in result.err
-    assert command.run("walk", "kernel", "0xffffffff81000000").status == 4
+    assert command.ptscope("walk", "kernel", "0xffffffff81000000").status == 4
 
 
 def test_walk_falls_back_and_says_why() -> None:
-    result = command.run("walk", "self", "0x1000", "--json")
+    result = command.ptscope("walk", "self", "0x1000", "--json")
     assert result.status == 0
     assert "lockdown" in result.err
     assert result.json["source"] == "pagemap"

@@ -372,6 +372,52 @@ def test_write_protection_by_userfaultfd(puppet: Puppet) -> None:
         assert walk["effective"]["write"] is not protected
 
 
+def test_marker_of_a_protected_page_that_is_not_there(puppet: Puppet) -> None:
+    """userfaultfd keeps the protection of a page of shared memory in a special swap entry."""
+    address = puppet.map(PAGE, kind="shared")
+    puppet.command(f"uffd {address:#x} {PAGE} register")
+    puppet.command(f"uffd {address:#x} {PAGE} wp")
+    status, walk = command.walk_status(puppet.pid, address, "--compare")
+    assert (status, walk["compare"]["differences"]) == (0, [])
+    entry = compare.last_entry(walk)
+    assert (entry["state"], entry["swap"]["kind"]) == ("marker", "uffd_wp_marker")
+    assert (entry["hw_present"], walk["mapping"]["pfn"]) == (False, None)
+    assert witness.page(puppet.pid, address).uffd_wp
+
+
+def test_poisoned_page(puppet: Puppet) -> None:
+    address = written(puppet)
+    frame = compare.frame(command.walk(puppet.pid, address))
+    puppet.advise(address, PAGE, "hwpoison")
+    status, walk = command.walk_status(puppet.pid, address, "--compare")
+    assert (status, walk["compare"]["differences"]) == (0, [])
+    entry = compare.last_entry(walk)
+    assert (entry["state"], compare.number(entry["pfn"])) == ("hwpoison", frame)
+    assert walk["effective"]["read"] is False
+    with pytest.raises(PuppetError, match="SIGBUS"):
+        puppet.touch("read", address)
+
+
+def test_processes_share_a_table_of_hugetlb_pages(puppet: Puppet) -> None:
+    """A shared hugetlb mapping of a whole PUD has one PMD table for all (mm/hugetlb.c)."""
+    fd = puppet.memfd(GIGANTIC, 21)
+    address = puppet.map(GIGANTIC, fd=fd, align=GIGANTIC, flags="noreserve")
+    puppet.touch("write", address)
+    child = puppet.fork()
+    child.touch("read", address)
+    walks = [command.walk(pid, address) for pid in (puppet.pid, child.pid)]
+    places = [{level["level"]: level["entry_pa"] for level in walk["levels"]} for walk in walks]
+    assert places[0]["pmd"] == places[1]["pmd"]
+    assert places[0]["pud"] != places[1]["pud"]
+    for walk, pid in zip(walks, (puppet.pid, child.pid), strict=True):
+        page = witness.page(pid, address)
+        assert compare.differences(walk, page, soft_dirty_mask(), hugetlb=True) == []
+    # unmapping in one leaves the other its own way
+    child.unmap(address, GIGANTIC)
+    assert command.walk(child.pid, address)["mapping"]["state"] == "none"
+    assert command.walk(puppet.pid, address)["mapping"] == walks[0]["mapping"]
+
+
 def test_soft_dirty_follows_clear_refs(puppet: Puppet) -> None:
     address = puppet.map(2 * PAGE)
     puppet.touch("write", address, 2)

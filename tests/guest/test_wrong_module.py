@@ -37,9 +37,9 @@ def test_doctor_names_both_kernels_of_a_named_module() -> None:
 
 
 def test_doctor_and_walk_name_both_kernels(installed: None) -> None:
-    doctor = command.run("doctor")
+    doctor = command.ptscope("doctor")
     assert doctor.status == 5, doctor.out
-    walk = command.run("walk", "self", "0x1000", "--source", "module")
+    walk = command.ptscope("walk", "self", "0x1000", "--source", "module")
     assert (walk.status, walk.out) == (5, "")
     for text in (" ".join((doctor.out + doctor.err).split()), walk.err):
         assert "was built for kernel" in text

@@ -25,7 +25,7 @@ SYS_CAPSET = {"x86_64": 126, "aarch64": 91, "riscv64": 91}
 
 
 def become_nobody() -> None:
-    """Give up everything, and own the files of /proc/self, as a program that nobody started does."""
+    """Give up everything; own the files of /proc/self, as what nobody started does."""
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)

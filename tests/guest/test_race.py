@@ -143,8 +143,9 @@ def test_holes_were_walked_and_tables_awaited_under_the_write_lock(race: Race) -
     assert race.stats["write_lock_batches"] > 0
 
 
-def test_two_cpus_raced() -> None:
+def test_two_cpus_raced_and_freed_pages_were_marked() -> None:
     assert (os.cpu_count() or 1) >= 2
+    assert "page_poison=1" in Path("/proc/cmdline").read_text().split()
 
 
 def test_nothing_is_kept(

@@ -158,7 +158,9 @@ class Runner:
         printer = Printer(HOST, self.width)
         start = time.monotonic()
         left = self.scratch / "host.xml"
-        command = [
+        command: list[str | Path] = [
+            # Killed without a chance to clean up, the harness must not leave tests and guests behind.
+            *("setpriv", "--pdeathsig", "KILL"),
             python,
             "-m",
             "pytest",

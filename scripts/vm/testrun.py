@@ -159,7 +159,7 @@ class Runner:
         start = time.monotonic()
         left = self.scratch / "host.xml"
         command: list[str | Path] = [
-            # Killed without a chance to clean up, the harness must not leave tests and guests behind.
+            # A harness that is killed must not leave tests and guests behind.
             *("setpriv", "--pdeathsig", "KILL"),
             python,
             "-m",

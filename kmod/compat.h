@@ -24,4 +24,20 @@ static inline pte_t ptscope_swp_mkexclusive(pte_t pte)
 }
 #endif
 
+/*
+ * 7.3 calls the userfaultfd bit "uffd", no longer "uffd_wp", since it stands
+ * for more than write protection; pgtable_supports_uffd() came with that.
+ */
+#ifdef pgtable_supports_uffd
+static inline pte_t ptscope_swp_mkuffd(pte_t pte)
+{
+	return pte_swp_mkuffd(pte);
+}
+#else
+static inline pte_t ptscope_swp_mkuffd(pte_t pte)
+{
+	return pte_swp_mkuffd_wp(pte);
+}
+#endif
+
 #endif /* PTSCOPE_COMPAT_H */

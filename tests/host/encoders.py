@@ -180,4 +180,5 @@ class Riscv64(Encoder):
 
 def encoder(layout: Layout) -> Encoder:
     """The encoders for a layout's architecture."""
-    return {"x86_64": X86, "arm64": Arm64, "riscv64": Riscv64}[layout.arch](layout)
+    classes: dict[str, type[Encoder]] = {"x86_64": X86, "arm64": Arm64, "riscv64": Riscv64}
+    return classes[layout.arch](layout)

@@ -6,6 +6,7 @@
 
 #include <linux/hugetlb.h>
 #include <linux/ktime.h>
+#include <linux/limits.h>
 #include <linux/mm.h>
 #include <linux/rwsem.h>
 #include <linux/sched/mm.h>
@@ -45,7 +46,7 @@ static int walk_range(struct walk *w)
 
 		sem = NULL;
 		w->hugetlb = NULL;
-		w->vma_first = 1;
+		w->vma_first = U64_MAX;
 		w->vma_last = 0;
 		w->last = w->end;
 		if (inside && is_vm_hugetlb_page(vma)) {

@@ -162,6 +162,7 @@ static void emit_vma(struct walk *w, const struct vm_area_struct *vma)
  */
 static noinline int enter_next_vmas(struct walk *w)
 {
+	bool wanted = w->job->flags & PTSCOPE_WITH_VMAS;
 	struct ptscope_position *at = w->at;
 	struct vm_area_struct *vma;
 
@@ -170,7 +171,13 @@ static noinline int enter_next_vmas(struct walk *w)
 
 		if (!locked && vma->vm_end > at->address)
 			return WALK_HUGETLB;
-		if (w->job->flags & PTSCOPE_WITH_VMAS) {
+		w->work -= WORK_VMA;
+		if (!wanted && vma->vm_end <= at->address) {
+			/* Pass by all those behind us at once. */
+			w->next = find_vma(w->mm, at->address);
+			continue;
+		}
+		if (wanted) {
 			close_run(w);
 			if (room(w) < sizeof(struct ptscope_vma) || w->work <= 0) {
 				at->address = max_t(u64, vma->vm_start, w->first);
@@ -183,7 +190,6 @@ static noinline int enter_next_vmas(struct walk *w)
 			w->vma_first = vma->vm_start;
 			w->vma_last = vma->vm_end - 1;
 		}
-		w->work -= WORK_VMA;
 		w->next = vma->vm_end > w->end ? NULL : find_vma(w->mm, vma->vm_end);
 	}
 	return WALK_DONE;

@@ -50,7 +50,7 @@ struct walk {
 
 	struct vm_area_struct *hugetlb;	/* whose i_mmap_rwsem is held */
 	struct vm_area_struct *next;	/* first VMA not entered yet, if in the range */
-	u64 vma_first;			/* the VMA entered last, both inclusive */
+	u64 vma_first;			/* the VMA entered last; above vma_last if none */
 	u64 vma_last;
 };
 

@@ -137,6 +137,9 @@ class Apt:
             "Dir::State": self.root / "state",
             "Dir::State::status": self.root / "status",
             "Dir::Cache": self.root / "cache",
+            # Images made for containers turn these off; without them each look-up parses all lists.
+            "Dir::Cache::pkgcache": "pkgcache.bin",
+            "Dir::Cache::srcpkgcache": "srcpkgcache.bin",
             "Dir::Etc::sourcelist": self.sources_list,
             "Dir::Etc::sourceparts": "-",
             "Dir::Etc::preferences": "-",

@@ -42,7 +42,7 @@ ARCHES: dict[str, Arch] = {
             qemu_package="qemu-system-x86",
             # q35, not pc: with a debug kernel pc loses 20 s for each virtio device.
             machine="q35",
-            cpu="max",
+            cpu="max,erms=off,fsrm=off",
             console="ttyS0",
             ram_base=0,
         ),

@@ -29,24 +29,57 @@ PACKAGES = (
     "python3-rich",
 )
 
-# Nothing in a guest reads these, and every byte is unpacked at each boot.
+# Nothing in a guest reads these, and every byte is unpacked at each boot (patterns below /).
 DROPPED = (
     "dev",
     "etc/apt",
     "usr/include",
-    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/lib/*/gconv",
+    # hashlib has its own for all that is used here; nothing here speaks TLS or SQL.
+    "usr/lib/*/libcrypto.so*",
+    "usr/lib/*/libssl.so*",
+    "usr/lib/*/engines-3",
+    "usr/lib/*/ossl-modules",
+    "usr/lib/*/libsqlite3.so*",
+    "usr/lib/*/libdb-*.so",
+    "usr/lib/ssl",
     "usr/lib/systemd",
-    "usr/share/bash-completion",
-    "usr/share/bug",
-    "usr/share/doc",
-    "usr/share/doc-base",
-    "usr/share/dpkg",
-    "usr/share/info",
-    "usr/share/lintian",
-    "usr/share/locale",
-    "usr/share/man",
-    "usr/share/pixmaps",
     "usr/lib/valgrind",
+    "usr/lib/python3.*/distutils",
+    "usr/lib/python3.*/ensurepip",
+    "usr/lib/python3.*/idlelib",
+    "usr/lib/python3.*/lib2to3",
+    "usr/lib/python3.*/pydoc_data",
+    "usr/lib/python3.*/test",
+    "usr/lib/python3.*/tkinter",
+    "usr/lib/python3.*/lib-dynload/_hashlib.*",
+    "usr/lib/python3.*/lib-dynload/_ssl.*",
+    "usr/lib/python3.*/lib-dynload/_sqlite3.*",
+    "usr/lib/python3.*/lib-dynload/_dbm.*",
+    "usr/lib/python3/dist-packages/psutil/tests",
+    # rich colours tracebacks with the one for Python.
+    "usr/lib/python3/dist-packages/pygments/lexers/[!_p]*",
+    "usr/lib/python3/dist-packages/pygments/lexers/_*_builtins.py",
+    "usr/lib/python3/dist-packages/pygments/lexers/p[!y]*",
+    *(
+        f"usr/share/{name}"
+        for name in (
+            "applications",
+            "bash-completion",
+            "binfmts",
+            "bug",
+            "doc",
+            "doc-base",
+            "dpkg",
+            "info",
+            "initramfs-tools",
+            "lintian",
+            "locale",
+            "man",
+            "pixmaps",
+            "polkit-1",
+        )
+    ),
     "var/cache",
     "var/lib",
     "var/log",
@@ -68,8 +101,12 @@ def _merge_usr(root: Path) -> None:
 
 
 def _strip(root: Path) -> None:
-    for name in DROPPED:
-        shutil.rmtree(root / name, ignore_errors=True)
+    for pattern in DROPPED:
+        for path in list(root.glob(pattern)):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
     for cached in list(root.rglob("__pycache__")):
         shutil.rmtree(cached)
 
@@ -144,8 +181,8 @@ def _make(kernel: Kernel, final: Path) -> None:
             what="mmdebstrap",
             remedy="run as root, with the network there",
         )
-        _strip(root)
         _merge_usr(root)
+        _strip(root)
         _applets(root)
         _etc(root)
         _compile(root)

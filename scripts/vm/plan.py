@@ -77,8 +77,9 @@ PLAN: tuple[Row, ...] = (
     Row(MAIN, "pti", ()),
     Row(MAIN, "5-level", ()),
     Row(MAIN, "4-level", ()),
-    Row("race", "5-level", ("test_race.py",), smp=2),
-    Row("race", "4-level-pti", ("test_race.py",), smp=2),
+    # Freed pages are filled with 0xaa: a walker that reads one shows it.
+    Row("race", "5-level", ("test_race.py",), smp=2, init=("page_poison=1",)),
+    Row("race", "4-level-pti", ("test_race.py",), smp=2, init=("page_poison=1",)),
     Row(
         "lockdown-before",
         "5-level",

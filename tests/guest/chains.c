@@ -46,13 +46,14 @@ const char *read_facts(const char *text, struct facts *facts)
 		{ "pud", PTSCOPE_LEVEL_PUD }, { "pmd", PTSCOPE_LEVEL_PMD },
 		{ "pte", PTSCOPE_LEVEL_PTE },
 	};
-	uint64_t pfn, physical, c_mask, present, huge, levels, pti, shift, entries;
+	uint64_t pfn, physical, c_mask, present, huge, user, levels, pti, shift, entries;
 	char key[64];
 
 	memset(facts, 0, sizeof(*facts));
 	if (!fact(text, "mask.pfn", &pfn) || !fact(text, "runtime.physical_mask", &physical)
 	    || !fact(text, "runtime.c_mask", &c_mask) || !fact(text, "bit.present", &present)
-	    || !fact(text, "bit.huge", &huge) || !fact(text, "runtime.levels", &levels)
+	    || !fact(text, "bit.huge", &huge) || !fact(text, "bit.user", &user)
+	    || !fact(text, "runtime.levels", &levels)
 	    || !fact(text, "runtime.user_last", &facts->user_last)
 	    || !fact(text, "runtime.kernel_first", &facts->kernel_first)
 	    || !fact(text, "runtime.pti", &pti))
@@ -60,6 +61,7 @@ const char *read_facts(const char *text, struct facts *facts)
 	facts->table_mask = pfn & physical & ~c_mask;
 	facts->present = 1ull << present;
 	facts->huge = 1ull << huge;
+	facts->user = 1ull << user;
 	facts->pti = pti;
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
 		snprintf(key, sizeof(key), "runtime.level.%s.shift", names[i].name);
@@ -84,6 +86,20 @@ static bool is_table(const struct facts *facts, uint64_t raw, const struct level
 	       && !(raw & facts->huge);
 }
 
+/* mm/page_poison.c, include/linux/poison.h: PAGE_POISON */
+#define POISON 0xaaaaaaaaaaaaaaaaull
+
+static const char *check_entry(const struct facts *facts, const struct level *level,
+			       uint64_t address, uint64_t raw)
+{
+	if (raw == POISON)
+		return wrong("%s entry for %#" PRIx64 " is of a freed page", level->name, address);
+	if (address <= facts->user_last && (raw & facts->present) && !(raw & facts->user))
+		return wrong("%s entry for %#" PRIx64 " is none of the user half: %#" PRIx64,
+			     level->name, address, raw);
+	return NULL;
+}
+
 static unsigned int index_of(const struct level *level, uint64_t address)
 {
 	return address >> level->shift & (level->entries - 1);
@@ -98,6 +114,7 @@ const char *check_walk(const struct facts *facts, uint64_t address, char *text)
 	uint64_t shown = 0, start, end, raw = 0, at, root_at = 0;
 	uint64_t next_table = 0;	/* where the entry above says that the next one lies */
 	const struct level *previous = NULL;
+	const char *problem;
 	int depth = 0;
 	char name[16];
 	unsigned int index;
@@ -140,6 +157,9 @@ const char *check_walk(const struct facts *facts, uint64_t address, char *text)
 			if (previous && (at & ~0xfffull) != next_table)
 				return wrong("not in the table that the entry above points to: %s",
 					     line);
+			problem = check_entry(facts, level, address, raw);
+			if (problem)
+				return problem;
 			next_table = raw & facts->table_mask;
 			previous = level;
 			depth++;
@@ -204,10 +224,17 @@ static const char *check_part(struct stream *stream, const struct part *part,
 	if (stream->points && table->count != 1)
 		return wrong("%s part at %#llx: more than one entry for one address", level->name,
 			     table->address);
-	for (unsigned int i = 0; i + 1 < table->count; i++)
-		if (is_table(facts, part->entries[i], level))
+	for (unsigned int i = 0; i < table->count; i++) {
+		const char *problem = check_entry(facts, level, table->address
+						  + ((uint64_t)i << level->shift),
+						  part->entries[i]);
+
+		if (problem)
+			return problem;
+		if (i + 1 < table->count && is_table(facts, part->entries[i], level))
 			return wrong("%s part at %#llx goes on past a table entry", level->name,
 				     table->address);
+	}
 	if (table->record.flags & PTSCOPE_USER_PGD) {
 		if (depth || !facts->pti)
 			return "a user PGD that cannot be";

@@ -6,6 +6,12 @@
  * above the last is a table entry that holds the address of the table in which
  * the next one was found, and each index is the one that the address asks for.
  * Nothing here knows what the target did: whatever it does, this must hold.
+ *
+ * A table that was freed while it was read passes that, as the entry above did
+ * hold its address.  What gives it away is what it holds: with page_poison=1 on
+ * the kernel's command line a freed page is filled with 0xaa, and whoever got
+ * it next fills it with anything, but hardly with entries that are present and
+ * all open to user mode, as every present entry of the user half is.
  */
 #ifndef CHAINS_H
 #define CHAINS_H
@@ -30,6 +36,7 @@ struct facts {
 	uint64_t table_mask;		/* physical address in a table entry */
 	uint64_t present;
 	uint64_t huge;
+	uint64_t user;
 	uint64_t user_last;
 	uint64_t kernel_first;
 	bool pti;

@@ -156,9 +156,13 @@ static void change(enum slot_kind kind, uint64_t *state)
 		count(OP_DISCARD, !madvise((void *)part, unit, MADV_DONTNEED));
 		break;
 	case 11:
-		if (kind == SLOT_ANON || kind == SLOT_SHMEM)
+		if (kind == SLOT_ANON || kind == SLOT_SHMEM) {
+			/* one VMA again, in small pages where it was huge, then huge again */
+			mprotect((void *)slot->address, slot->length, PROT_READ | PROT_WRITE);
+			madvise((void *)part, PAGE, MADV_DONTNEED);
+			touch(chunk, HUGE_PAGE, PAGE);
 			count(OP_COLLAPSE, !madvise((void *)chunk, HUGE_PAGE, MADV_COLLAPSE));
-		else
+		} else
 			count(OP_PAGEOUT, !madvise((void *)slot->address, slot->length,
 						   MADV_PAGEOUT));
 		break;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Compares what ``ptscope walk --json`` says of an address with /proc/PID/pagemap, field by field."""
+"""Compares what ``ptscope walk --json`` says of an address with /proc/PID/pagemap."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Own(Commands):
         # A fork leaves the page read-only until it is written. It holds the name of the program.
         address = self.where("stack")
         byte = ctypes.c_ubyte.from_address(address)
-        byte.value = byte.value  # noqa: PLW0127
+        byte.value = byte.value
         return address
 
     def map(
@@ -85,7 +85,10 @@ class Own(Commands):
     ) -> int:
         bits = mmap.MAP_SHARED if kind == "shared" else mmap.MAP_PRIVATE
         bits |= mmap.MAP_ANONYMOUS
-        assert fd is None and not private and not flags and (at is None or hint)
+        assert fd is None
+        assert not private
+        assert not flags
+        assert (at is None or hint)
         if huge is not None:
             bits |= MAP_HUGETLB | huge << MAP_HUGE_SHIFT
         if align is not None:

@@ -687,7 +687,8 @@ static void do_uffd(int argc, char **argv)
 	if (fd < 0) {
 		struct uffdio_api api = {
 			.api = UFFD_API,
-			.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+			.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP
+				    | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
 		};
 
 		fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);

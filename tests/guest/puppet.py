@@ -177,7 +177,8 @@ class Puppet(Commands):
         self._process = subprocess.Popen(
             [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._to = self._process.stdin.fileno()
         self._from = self._process.stdout.fileno()
         self._buffer = b""

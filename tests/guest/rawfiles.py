@@ -108,7 +108,8 @@ def parse(data: bytes) -> Batch:
     offset = size
     while offset < len(data):
         kind, flags, size = RECORD.unpack_from(data, offset)
-        assert size % 8 == 0 and RECORD.size <= size <= len(data) - offset
+        assert size % 8 == 0
+        assert RECORD.size <= size <= len(data) - offset
         if kind == 2:
             assert size == VMA.size
             _, _, _, start, end, vm_flags, _, _, inode, _, _ = VMA.unpack_from(data, offset)
@@ -121,7 +122,8 @@ def parse(data: bytes) -> Batch:
         else:
             assert (kind, size) == (4, END.size)
             _, _, _, status, reserved, address = END.unpack_from(data, offset)
-            assert reserved == 0 and offset + size == len(data)
+            assert reserved == 0
+            assert offset + size == len(data)
             batch.records.append(End(ENDS[status], address))
         offset += size
     return batch
@@ -180,7 +182,9 @@ class Walk:
     user_pgd: Entry | None
 
 
-_ENTRY = re.compile(r"(user_pgd|pgd|p4d|pud|pmd|pte) (\d+) raw (0x[0-9a-f]{16}) at (0x[0-9a-f]{16})")
+_ENTRY = re.compile(
+    r"(user_pgd|pgd|p4d|pud|pmd|pte) (\d+) raw (0x[0-9a-f]{16}) at (0x[0-9a-f]{16})"
+)
 
 
 def parse_walk(text: str) -> Walk:

@@ -110,8 +110,9 @@ def test_nothing_changes_in_the_target(puppet: Puppet, swap: None) -> None:
 
 def test_nothing_is_kept_open() -> None:
     def open_files() -> list[str]:
-        return sorted(os.readlink(entry.path) for entry in os.scandir("/proc/self/fd")
-                      if os.path.islink(entry.path))
+        # the descriptor that lists the directory is gone when it is looked at
+        return sorted(str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir()
+                      if entry.is_symlink())
 
     command.walk("self", 0x1000)
     before = open_files()
@@ -155,7 +156,8 @@ def test_killed_target_is_freed_while_its_dump_is_open(
                    "the killed process's memory is free although its dump file is open")
         last = rawfiles.parse(os.read(fd, rawfiles.MAX_READ))
         (end,) = last.records
-        assert isinstance(end, rawfiles.End) and end.status == "exited"
+        assert isinstance(end, rawfiles.End)
+        assert end.status == "exited"
         assert os.read(fd, rawfiles.MAX_READ) == b""
 
 
@@ -166,7 +168,8 @@ def test_exit_and_zombie_in_the_middle_of_a_dump(large: Puppet) -> None:
         batch = rawfiles.parse(os.read(fd, rawfiles.MIN_READ))
         child.exit_to_zombie()
         (end,) = rawfiles.parse(os.read(fd, rawfiles.MIN_READ)).records
-    assert isinstance(end, rawfiles.End) and end.status == "exited"
+    assert isinstance(end, rawfiles.End)
+    assert end.status == "exited"
     last = next(r for r in reversed(batch.records) if isinstance(r, rawfiles.Table))
     assert end.address >= last.address > 0
 
@@ -177,7 +180,8 @@ def test_exec_in_the_middle_of_a_dump(large: Puppet) -> None:
         os.read(fd, rawfiles.MIN_READ)
         large.exec()
         (end,) = rawfiles.parse(os.read(fd, rawfiles.MIN_READ)).records
-    assert isinstance(end, rawfiles.End) and end.status == "execed"
+    assert isinstance(end, rawfiles.End)
+    assert end.status == "execed"
     # the new image is walked by a new request
     text = large.where("text")
     assert rawfiles.walk(large.pid, text).entries[-1].level == "pte"
@@ -190,7 +194,8 @@ def test_leader_exits_in_the_middle_of_a_dump(large: Puppet) -> None:
         os.read(fd, rawfiles.MIN_READ)
         large.leader_exit()
         *_, last = rawfiles.read_batches(fd)
-    assert isinstance(last.records[-1], rawfiles.End) and last.records[-1].status == "done"
+    assert isinstance(last.records[-1], rawfiles.End)
+    assert last.records[-1].status == "done"
 
 
 def test_many_walks_do_not_hold_the_address_space(eventually: Eventually) -> None:
@@ -230,7 +235,9 @@ def test_module_can_be_unloaded_and_loaded_again(puppet: Puppet) -> None:
         assert rmmod().returncode == 0
         assert not rawfiles.FILES.exists()
         result = command.ptscope("walk", puppet.pid, hex(address), "--source", "module")
-        assert result.status == 5 and "not loaded" in result.err and "insmod" in result.err
+        assert result.status == 5
+        assert "not loaded" in result.err
+        assert "insmod" in result.err
     finally:
         subprocess.run(["insmod", MODULE], check=True)
     assert rawfiles.stats()["walks"] == 0

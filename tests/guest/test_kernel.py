@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import command
@@ -27,7 +28,8 @@ def test_kernel_text_lies_where_iomem_says() -> None:
         walk = command.walk("kernel", text + offset)
         assert walk["mapping"]["state"] == "leaf"
         assert physical(walk) == first + offset
-        assert walk["effective"]["user"] is False and walk["effective"]["write"] is False
+        assert walk["effective"]["user"] is False
+        assert walk["effective"]["write"] is False
     assert command.walk("kernel", text)["effective"]["exec"] is True
 
 
@@ -46,23 +48,26 @@ def test_a_snapshot_is_labelled() -> None:
     printed = rawfiles.walk("kernel", address)
     assert (printed.lock, printed.snapshot, printed.pid, printed.vma) == ("none", True, None, None)
     (batch, *_) = rawfiles.dump(rawfiles.KERNEL, [(address, address)])
-    assert batch.lock == "none" and batch.lock_ns == 0
+    assert batch.lock == "none"
+    assert batch.lock_ns == 0
     walk = command.walk("kernel", address)
     assert (walk["pid"], walk["vma"], walk["lock"]) == (None, None, "none")
     assert [(e.raw, e.pa) for e in printed.entries] == [
         (int(level["raw"], 16), int(level["entry_pa"], 16))
         for level in walk["levels"] if level["raw"] is not None]
     people = command.ptscope("walk", "kernel", hex(address))
-    assert people.status == 0 and "snapshot" in people.out
+    assert people.status == 0
+    assert "snapshot" in people.out
 
 
 def test_module_code_is_mapped_in_small_pages() -> None:
-    for line in open("/proc/modules"):
+    for line in Path("/proc/modules").read_text().splitlines():
         name, size, *_, address = line.split()[:6]
         if name == "ptscope":
             walk = command.walk("kernel", int(address, 16))
             assert walk["mapping"]["state"] == "leaf"
-            assert walk["effective"]["exec"] is True and walk["effective"]["write"] is False
+            assert walk["effective"]["exec"] is True
+            assert walk["effective"]["write"] is False
             assert int(size) > 0
             return
     raise AssertionError("ptscope is not in /proc/modules")
@@ -81,7 +86,8 @@ def test_kernel_dump_of_the_text(pages: int) -> None:
     tables = [r for b in batches for r in b.records if isinstance(r, rawfiles.Table)]
     assert {table.level for table in tables} >= {"pgd", "pud", "pmd"}
     end = batches[-1].records[-1]
-    assert isinstance(end, rawfiles.End) and (end.status, end.address) == ("done", 0)
+    assert isinstance(end, rawfiles.End)
+    assert (end.status, end.address) == ("done", 0)
     pmd = next(table for table in tables if table.level == "pmd")
     assert pmd.entries[0] & ~0x1FFFFF & (1 << 52) - 1 == first & -0x200000
 
@@ -89,12 +95,14 @@ def test_kernel_dump_of_the_text(pages: int) -> None:
 def test_user_half_of_the_kernel_and_kernel_half_of_a_process(puppet: Puppet) -> None:
     for target, address in (("kernel", 0x1000), (puppet.pid, witness.symbol("_text"))):
         result = command.ptscope("walk", target, hex(address))
-        assert result.status == 2 and "half" in result.err, result.err
+        assert result.status == 2
+        assert "half" in result.err
 
 
 def test_comparison_with_pagemap_is_refused_for_the_kernel() -> None:
     result = command.ptscope("walk", "kernel", hex(witness.symbol("_text")), "--compare")
-    assert result.status == 2 and result.err
+    assert result.status == 2
+    assert result.err
 
 
 def test_frame_of_a_leaf_is_that_of_the_page(puppet: Puppet) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The running kernel's layout: against the shipped one, and against what the machine itself says."""
+"""The running kernel's layout, against the shipped one and what the machine itself says."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import command
 import rawfiles
@@ -51,7 +52,7 @@ def test_command_shows_the_live_layout() -> None:
 
 def test_physical_mask_is_the_cpu_s() -> None:
     """x86: bits of /proc/cpuinfo 'address sizes'; the kernel's mask may be wider (52 bits)."""
-    with open("/proc/cpuinfo") as file:
-        sizes = next(line for line in file if line.startswith("address sizes"))
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    sizes = next(line for line in lines if line.startswith("address sizes"))
     bits = int(sizes.split(":")[1].split()[0])
     assert live().runtime["physical_mask"] >= (1 << bits) - 1

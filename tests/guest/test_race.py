@@ -30,14 +30,14 @@ SETTINGS = {
     "/proc/sys/kernel/kptr_restrict": "1",  # with 0 even root is shown hashes in /proc/vmallocinfo
 }
 
-# At least this often, on a machine that is busy with something else too. An idle one does tens of
-# times as much.
+# At least this often in 30 s, on an emulated CPU of a machine that is busy with ten other things.
+# An idle one does ten to thirty times as much.
 LEAST_OPERATIONS = {
-    "map": 500, "unmap": 200, "unmap_part": 200, "touch": 500, "protect": 100, "protect_part": 100,
-    "discard": 100, "collapse": 10, "move": 20, "fork": 50, "pageout": 20,
+    "map": 100, "unmap": 50, "unmap_part": 50, "touch": 100, "protect": 25, "protect_part": 25,
+    "discard": 25, "collapse": 5, "move": 5, "fork": 10, "pageout": 2,
 }
-LEAST_ANSWERS = {"walk": 2000, "points": 200, "dump": 200, "kernel": 500}
-LEAST_KERNEL_EVENTS = {"thp_fault_alloc": 10, "thp_split_pmd": 10, "thp_collapse_alloc": 10}
+LEAST_ANSWERS = {"walk": 500, "points": 100, "dump": 100, "kernel": 200}
+LEAST_KERNEL_EVENTS = {"thp_fault_alloc": 20, "thp_split_pmd": 10, "thp_collapse_alloc": 3}
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,13 @@ def test_the_race_took_place(race: Race) -> None:
 
 
 def test_holes_were_walked_and_tables_awaited_under_the_write_lock(race: Race) -> None:
-    assert race.walkers["walk"].counts["outside"] > 100
+    assert race.walkers["walk"].counts["outside"] > 50
     assert race.stats["write_lock_batches"] > 0
 
 
-def test_two_cpus_raced() -> None:
+def test_two_cpus_raced_and_freed_pages_were_marked() -> None:
     assert (os.cpu_count() or 1) >= 2
+    assert "page_poison=1" in Path("/proc/cmdline").read_text().split()
 
 
 def test_nothing_is_kept(

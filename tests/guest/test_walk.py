@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every kind of page there is, in another process and in this one, against the kernel's own word."""
+"""Every kind of page, in another process and in this one, against the kernel's own word."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import command
 import compare
 import pytest
 import rawfiles
 import witness
+from ptscope.raw.records import RawEntry
+from ptscope.source.base import RawWalk
+from ptscope.source.module import ModuleSource
 from puppet import Child, Commands, Puppet, PuppetError
 
 PAGE = 4096
@@ -160,7 +164,8 @@ def test_agrees_with_pagemap(name: str, target: Commands, swap: None) -> None:
     walk = command.walk(target_word(target), address)
     page = witness.page(target.pid, address)
 
-    assert walk["pid"] == target.pid and int(walk["address"], 16) == address
+    assert walk["pid"] == target.pid
+    assert int(walk["address"], 16) == address
     assert walk["source"] == "module"
     assert compare.differences(walk, page, soft_dirty_mask(), case.hugetlb) == []
 
@@ -247,7 +252,8 @@ def test_hint_above_47_bits(target: Commands) -> None:
     pgd = walk["levels"][0]
     assert pgd["index"] == address >> (48 if witness.la57() else 39) & 511
     if witness.la57():
-        assert pgd["index"] == 4 and walk["mapping"]["state"] == "leaf"
+        assert pgd["index"] == 4
+        assert walk["mapping"]["state"] == "leaf"
         assert command.walk(target_word(target), ABOVE_47_BITS << 1)["mapping"]["state"] == "none"
 
 
@@ -261,7 +267,8 @@ def test_zero_page_is_one_frame(puppet: Puppet) -> None:
     puppet.touch("write", first)
     walk = command.walk(puppet.pid, first)
     assert not witness.kpageflags(compare.frame(walk)) >> witness.KPF_ZERO_PAGE & 1
-    assert compare.last_entry(walk)["dirty"] and walk["effective"]["write"]
+    assert compare.last_entry(walk)["dirty"]
+    assert walk["effective"]["write"]
 
 
 def test_shared_memory_is_one_frame_in_two_processes(puppet: Puppet) -> None:
@@ -285,7 +292,8 @@ def test_copy_on_write_parts_the_frames(puppet: Puppet) -> None:
     assert not any(walk["effective"]["write"] for walk in before)
     child.touch("write", address)
     after = command.walk(child.pid, address)
-    assert compare.frame(after) != compare.frame(before[0]) and after["effective"]["write"]
+    assert compare.frame(after) != compare.frame(before[0])
+    assert after["effective"]["write"]
 
 
 def test_protection_to_none_keeps_the_frame(puppet: Puppet) -> None:
@@ -313,10 +321,10 @@ def test_effective_permission_is_what_the_cpu_enforces(puppet: Puppet, prot: str
     for how in ("read", "write", "exec"):
         try:
             puppet.touch(how, address + (64 if how == "write" else 0))
-            allowed[how] = True
         except PuppetError as error:
-            assert "SIGSEGV" in error.text
-            allowed[how] = False
+            allowed[how] = "SIGSEGV" not in error.text
+        else:
+            allowed[how] = True
     assert {how: walk["effective"][how] for how in allowed} == allowed
 
 
@@ -364,11 +372,56 @@ def test_write_protection_by_userfaultfd(puppet: Puppet) -> None:
         assert walk["effective"]["write"] is not protected
 
 
+def test_marker_of_a_protected_page_that_is_not_there(puppet: Puppet) -> None:
+    """userfaultfd keeps the protection of a page of shared memory in a special swap entry."""
+    address = puppet.map(PAGE, kind="shared")
+    puppet.command(f"uffd {address:#x} {PAGE} register")
+    puppet.command(f"uffd {address:#x} {PAGE} wp")
+    status, walk = command.walk_status(puppet.pid, address, "--compare")
+    assert (status, walk["compare"]["differences"]) == (0, [])
+    entry = compare.last_entry(walk)
+    assert (entry["state"], entry["swap"]["kind"]) == ("marker", "uffd_wp_marker")
+    assert (entry["hw_present"], walk["mapping"]["pfn"]) == (False, None)
+    assert witness.page(puppet.pid, address).uffd_wp
+
+
+def test_poisoned_page(puppet: Puppet) -> None:
+    address = written(puppet)
+    frame = compare.frame(command.walk(puppet.pid, address))
+    puppet.advise(address, PAGE, "hwpoison")
+    status, walk = command.walk_status(puppet.pid, address, "--compare")
+    assert (status, walk["compare"]["differences"]) == (0, [])
+    entry = compare.last_entry(walk)
+    assert (entry["state"], compare.number(entry["pfn"])) == ("hwpoison", frame)
+    assert walk["effective"]["read"] is False
+    with pytest.raises(PuppetError, match="SIGBUS"):
+        puppet.touch("read", address)
+
+
+def test_processes_share_a_table_of_hugetlb_pages(puppet: Puppet) -> None:
+    """A shared hugetlb mapping of a whole PUD has one PMD table for all (mm/hugetlb.c)."""
+    fd = puppet.memfd(GIGANTIC, 21)
+    address = puppet.map(GIGANTIC, fd=fd, align=GIGANTIC, flags="noreserve")
+    puppet.touch("write", address)
+    child = puppet.fork()
+    child.touch("read", address)
+    walks = [command.walk(pid, address) for pid in (puppet.pid, child.pid)]
+    places = [{level["level"]: level["entry_pa"] for level in walk["levels"]} for walk in walks]
+    assert places[0]["pmd"] == places[1]["pmd"]
+    assert places[0]["pud"] != places[1]["pud"]
+    for walk, pid in zip(walks, (puppet.pid, child.pid), strict=True):
+        page = witness.page(pid, address)
+        assert compare.differences(walk, page, soft_dirty_mask(), hugetlb=True) == []
+    # unmapping in one leaves the other its own way
+    child.unmap(address, GIGANTIC)
+    assert command.walk(child.pid, address)["mapping"]["state"] == "none"
+    assert command.walk(puppet.pid, address)["mapping"] == walks[0]["mapping"]
+
+
 def test_soft_dirty_follows_clear_refs(puppet: Puppet) -> None:
     address = puppet.map(2 * PAGE)
     puppet.touch("write", address, 2)
-    with open(f"/proc/{puppet.pid}/clear_refs", "w") as file:
-        file.write("4")
+    Path(f"/proc/{puppet.pid}/clear_refs").write_text("4")
     puppet.touch("write", address)
     for place, dirty in ((address, True), (address + PAGE, False)):
         walk = command.walk(puppet.pid, place)
@@ -379,7 +432,7 @@ def test_soft_dirty_follows_clear_refs(puppet: Puppet) -> None:
 
 def test_protection_key(puppet: Puppet) -> None:
     if rawfiles.layout()["runtime.pkeys"] != "1":
-        assert "ospke" not in open("/proc/cpuinfo").read().split()
+        assert "ospke" not in Path("/proc/cpuinfo").read_text().split()
         return
     address = written(puppet)
     key = int(puppet.command(f"pkey {address:#x} {PAGE} rw")[0])
@@ -388,7 +441,8 @@ def test_protection_key(puppet: Puppet) -> None:
 
 
 def test_compare_counts_every_entry(puppet: Puppet, swap: None) -> None:
-    addresses = [make(puppet) for make in (written, read_only_touched, text, swapped, just_unmapped)]
+    kinds = (written, read_only_touched, text, swapped, just_unmapped)
+    addresses = [make(puppet) for make in kinds]
     result = command.run("walk", puppet.pid, *map(hex, addresses), "--compare")
     assert result.status == 0, result.out + result.err
     assert f"{len(addresses)} of {len(addresses)} entries agree" in result.out
@@ -405,3 +459,56 @@ def test_pagemap_source_gives_the_same_leaves(puppet: Puppet, swap: None) -> Non
             assert int(leaf["mapping"]["pfn"], 16) == compare.frame(module)
         else:
             assert leaf["mapping"]["pfn"] is None
+
+
+# Bits of a present PTE that pagemap shows too (arch/x86/include/asm/pgtable_types.h).
+LIES = {"present": 0, "uffd-wp": 10, "soft-dirty": 11, "frame": 12}
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_source_that_lies_is_caught(
+    puppet: Puppet, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """--compare finds one wrong bit of a leaf, says what it is about, and exits with 1."""
+    address = written(puppet)
+    Path(f"/proc/{puppet.pid}/clear_refs").write_text("4")  # else the VMA marks every page
+    assert command.ptscope("walk", puppet.pid, hex(address), "--compare").status == 0
+    honest = ModuleSource.walk
+
+    def lie(entry: RawEntry) -> RawEntry:
+        return replace(entry, raw=entry.raw ^ 1 << LIES[what])
+
+    def walk(source: ModuleSource, pid: int, addresses: list[int]) -> list[RawWalk]:
+        return [
+            replace(raw, entries=(*raw.entries[:-1], lie(raw.entries[-1])))
+            for raw in honest(source, pid, addresses)
+        ]
+
+    monkeypatch.setattr(ModuleSource, "walk", walk)
+    caught = command.ptscope("walk", puppet.pid, hex(address), "--compare")
+    assert caught.status == 1, caught.out
+    assert f"{what}: " in caught.out
+    assert "0 of 1 entries agree" in caught.out
+    differing = command.walk_status(puppet.pid, address, "--compare")
+    assert differing[0] == 1
+    assert what in {each["what"] for each in differing[1]["compare"]["differences"]}
+    # the tests' own comparison sees it as well
+    page = witness.page(puppet.pid, address)
+    assert compare.differences(differing[1], page, soft_dirty_mask()) != []
+
+
+def test_a_chain_that_is_none_is_refused(puppet: Puppet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry of another table is not shown as if it belonged to the walk."""
+    address = written(puppet)
+    honest = ModuleSource.walk
+
+    def walk(source: ModuleSource, pid: int, addresses: list[int]) -> list[RawWalk]:
+        walks = honest(source, pid, addresses)
+        last = walks[0].entries[-1]
+        moved = replace(last, entry_pa=last.entry_pa + PAGE)
+        return [replace(walks[0], entries=(*walks[0].entries[:-1], moved))]
+
+    monkeypatch.setattr(ModuleSource, "walk", walk)
+    result = command.ptscope("walk", puppet.pid, hex(address))
+    assert result.status == 5
+    assert "no chain" in result.err

@@ -87,7 +87,7 @@ def vmas(pid: int | str) -> list[Vma]:
 
 def pagemap(pid: int | str, address: int, count: int = 1) -> list[PagemapEntry]:
     """The entries of ``count`` pages from the page of ``address`` on."""
-    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as file:
+    with Path(f"/proc/{pid}/pagemap").open("rb", buffering=0) as file:
         data = os.pread(file.fileno(), 8 * count, address // PAGE * 8)
     return [PagemapEntry(raw) for (raw,) in struct.iter_unpack("<Q", data)]
 
@@ -125,7 +125,7 @@ def status_kb(pid: int | str, key: str) -> int:
 
 def kpageflags(pfn: int) -> int:
     """Flags of a frame in /proc/kpageflags."""
-    with open("/proc/kpageflags", "rb", buffering=0) as file:
+    with Path("/proc/kpageflags").open("rb", buffering=0) as file:
         (flags,) = struct.unpack("<Q", os.pread(file.fileno(), 8, pfn * 8))
     return int(flags)
 
@@ -176,13 +176,14 @@ class Segment:
 
 def kcore_segments() -> Iterator[Segment]:
     """The loadable segments of /proc/kcore whose physical address is known."""
-    with open("/proc/kcore", "rb", buffering=0) as file:
+    with Path("/proc/kcore").open("rb", buffering=0) as file:
         head = file.read(64)
         (offset,) = struct.unpack_from("<Q", head, 0x20)
         size, count = struct.unpack_from("<HH", head, 0x36)
         table = os.pread(file.fileno(), size * count, offset)
     for i in range(count):
-        kind, _, _, virtual, physical, _, memory, _ = struct.unpack_from("<IIQQQQQQ", table, i * size)
+        header = struct.unpack_from("<IIQQQQQQ", table, i * size)
+        kind, _, _, virtual, physical, _, memory, _ = header
         if kind == 1 and physical != (1 << 64) - 1:
             yield Segment(virtual, physical, memory)
 

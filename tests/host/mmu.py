@@ -82,7 +82,7 @@ def translate(read: ReadWord, registers: Registers, address: int) -> Translation
         steps.append(Step(shift, pa, raw))
         if not raw & PRESENT:
             return Translation(tuple(steps), None)
-        if shift == 12 or shift <= 30 and raw & PS:
+        if shift == 12 or (shift <= 30 and raw & PS):
             size = 1 << shift
             return Translation(tuple(steps), raw & ADDRESS & -size | address & size - 1)
         table = raw & ADDRESS
@@ -93,7 +93,9 @@ SHIFTS_5 = {"pgd": 48, "p4d": 39, "pud": 30, "pmd": 21, "pte": 12}
 SHIFTS_4 = {"pgd": 39, "pud": 30, "pmd": 21, "pte": 12}
 
 
-def differences(walk: dict[str, Any], found: Translation, gpa: int, registers: Registers) -> list[str]:
+def differences(
+    walk: dict[str, Any], found: Translation, gpa: int, registers: Registers
+) -> list[str]:
     """Where ``ptscope walk --json`` disagrees with the processor's own way and with ``gva2gpa``.
 
     Under PTI the root entry that counts in user mode is that of the user copy.

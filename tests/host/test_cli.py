@@ -61,6 +61,7 @@ def test_addresses(text: str, value: int) -> None:
         ("1_000", "is no address"),
         ("1.5", "is no address"),
         (" 1", "is no address"),
+        ("9" * 5000, "5000 characters"),
         ("\u0661", "is no address"),
         ("0x1000-0x2000", "is no address"),
     ],
@@ -83,7 +84,7 @@ def test_words_that_are_no_target(text: str) -> None:
     assert run(["walk", text, "0x1000"]) == 2
 
 
-@pytest.mark.parametrize("text", ["0", "-5", "4194305", "99999999999999999999"])
+@pytest.mark.parametrize("text", ["0", "-5", "4194305", "99999999999999999999", "9" * 5000])
 def test_numbers_that_are_no_pid(text: str) -> None:
     assert run(["walk", text, "0x1000"]) == 2
 
@@ -211,6 +212,43 @@ def test_closed_pipe_is_quiet() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == -signal.SIGPIPE
+
+
+def test_full_disk_is_said_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [*PTSCOPE, "walk", "--source", "pagemap", "self", "3"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == os.EX_IOERR
+    assert result.stderr == "ptscope: cannot write the output: No space left on device\n"
+
+
+def walk_without(part: str) -> subprocess.CompletedProcess[str]:
+    """A walk where the import of `part` fails."""
+    code = (
+        f"import sys; sys.modules[{part!r}] = None\n"
+        "from ptscope.cli import run\n"
+        "sys.exit(run(['walk', '--source', 'pagemap', 'self', '3']))"
+    )
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("part", ["ptscope._core", "psutil"])
+def test_missing_part_is_named(part: str) -> None:
+    result = walk_without(part)
+    assert result.returncode == 5
+    assert result.stderr.startswith("ptscope: a part of ptscope cannot be loaded: ")
+    assert part in result.stderr
+
+
+def test_cffi_itself_is_needed_to_build_only() -> None:
+    # A guest has its backend, the package _cffi_backend, and nothing else of it.
+    assert walk_without("cffi").returncode == 0
 
 
 def test_interrupt_is_quiet() -> None:

@@ -136,8 +136,6 @@ def test_facts(machine: Machine) -> None:
             f"sys/firmware/efi/efivars/{SECURE_BOOT_VARIABLE}", b"\x06\0\0\0" + bytes([value])
         )
         assert host.secure_boot is bool(value)
-    machine.put("proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu la57\n\nflags\t: other\n")
-    assert host.cpu_flags == {"fpu", "la57"}
 
 
 def test_empty_machine(tmp_path: Path) -> None:
@@ -145,7 +143,6 @@ def test_empty_machine(tmp_path: Path) -> None:
     assert (host.lockdown, host.secure_boot, host.debugfs) == (None, None, None)
     assert not host.module_loaded
     assert not host.sys_admin
-    assert host.cpu_flags == frozenset()
 
 
 def opening(machine: Machine) -> PtscopeError:

@@ -11,6 +11,7 @@ import pytest
 import streams as s
 from hypothesis import given
 from hypothesis import strategies as st
+from ptscope._core import ffi, lib
 from ptscope.errors import BadStream, UsageError
 from ptscope.raw.records import Batch, End, RawTable, RawVma
 from ptscope.raw.stream import MAX_RANGES, WITH_VMAS, build_request, parse_batch
@@ -31,6 +32,16 @@ def test_request() -> None:
 def test_request_that_the_module_would_refuse(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(UsageError, match="ranges"):
         build_request(1, 0, ranges)
+
+
+def test_request_never_leaves_its_buffer() -> None:
+    buffer = ffi.new("char[41]", b"x" * 41)
+    ranges = ffi.new("struct ptscope_range[]", [(1, 2)])
+    for room in range(40):
+        assert lib.ptscope_request_build(buffer, room, 1, 0, ranges, 1) == lib.PTSCOPE_BAD_ROOM
+    assert ffi.buffer(buffer)[:] == b"x" * 41
+    assert lib.ptscope_request_build(buffer, 40, 1, 0, ranges, 1) == 40
+    assert buffer[40] == b"x"
 
 
 def test_batch() -> None:
@@ -83,6 +94,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "wrong version": (s.batch(version=2), "version"),
     "wrong header size": (HEAD[:14] + b"\x30\0" + HEAD[16:], "size of the batch"),
     "batch record grown": (s.record(s.BATCH, 0, HEAD[8:] + b"\0" * 8), "size"),
+    "batch of a header alone": (s.record(s.BATCH, 0, b""), "size"),
+    "batch that is cut": (s.record(s.BATCH, 0, HEAD[8:16]), "size"),
     "batch flags": (s.record(s.BATCH, 1, HEAD[8:]), "flag"),
     "wrong sequence": (s.batch(1), "missing or repeated"),
     "unknown lock": (s.batch(lock=0), "lock"),
@@ -91,6 +104,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "vma flags": (HEAD + s.vma(0, 4096, flags=s.USER_PGD), "flag"),
     "level zero": (HEAD + s.table(0, 0, [0], 0, 0), "level"),
     "level six": (HEAD + s.table(6, 0, [0], 0, 0), "level"),
+    "level six after the root": (HEAD + PGD + s.table(6, 0, [0], 0, 0), "level"),
+    "table of a header alone": (HEAD + s.record(s.TABLE, 0, b""), "size"),
     "table flags": (HEAD + s.table(s.PGD, 0, [0], 0, 0, 8), "flag"),
     "user copy below the root": (HEAD + PGD + s.table(s.P4D, 0, [0], 0, 0, s.USER_PGD), "flag"),
     "no entries": (HEAD + s.table(s.PGD, 0, [], 0, 0), "none"),

@@ -83,18 +83,6 @@ class Host:
                 return bool(int(line.split()[1], 16) >> CAP_SYS_ADMIN & 1)
         return False
 
-    @cached_property
-    def cpu_flags(self) -> frozenset[str]:
-        """Flags of the first CPU in /proc/cpuinfo (x86).
-
-        The kernel takes a flag out when it does not use the feature: `la57` stands there only with
-        five levels in use (arch/x86/kernel/cpu/common.c, early_identify_cpu).
-        """
-        for line in (self._text("proc/cpuinfo") or "").splitlines():
-            if line.startswith("flags"):
-                return frozenset(line.partition(":")[2].split())
-        return frozenset()
-
     def _text(self, path: str) -> str | None:
         try:
             return (self.root / path).read_text(errors="replace").strip()

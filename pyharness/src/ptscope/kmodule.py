@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +78,10 @@ def modinfo(data: bytes) -> bytes:
 
 
 def _unpacked(path: Path) -> bytes:
+    # Few machines have a packed module, and these two take longer to import than all of this.
+    import gzip
+    import lzma
+
     data = path.read_bytes()
     try:
         if path.suffix == ".xz":

@@ -83,6 +83,7 @@ class Walk:
 
     pid: int | None
     comm: str | None
+    leader_exited: bool
     address: int
     source: str
     kernel: str
@@ -106,6 +107,7 @@ class Walk:
         return {
             "pid": self.pid,
             "comm": self.comm,
+            "leader_exited": self.leader_exited,
             "address": hex(self.address),
             "source": self.source,
             "kernel": self.kernel,
@@ -166,6 +168,7 @@ class Walker:
         return Walk(
             pid=None if self.process is None else self.process.pid,
             comm=None if self.process is None else self.process.comm,
+            leader_exited=self.process is not None and self.process.leader_exited,
             address=raw.address,
             source=self.source.name,
             kernel=self.kernel,

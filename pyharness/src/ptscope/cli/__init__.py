@@ -7,15 +7,20 @@ broken.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
 
 from ptscope import __version__
-from ptscope.errors import PtscopeError, UsageError
+from ptscope.errors import PtscopeError, Unsupported, UsageError
+
+# What writing can fail with; a status of its own (EX_IOERR) so that nobody takes it for a finding.
+OUTPUT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class Row(NamedTuple):
@@ -84,6 +89,12 @@ def run(arguments: Sequence[str]) -> int:
         return exit_.exit_code
     except click.Abort:
         return 130
+    except ImportError as error:
+        return report(_missing_part(error), as_json="--json" in arguments)
+    except OSError as error:
+        if error.errno not in OUTPUT_ERRNOS:
+            raise
+        return _output_failed(error)
     return status if isinstance(status, int) else 0
 
 
@@ -96,6 +107,20 @@ def report(error: PtscopeError, as_json: bool) -> int:
         if error.remedy:
             click.echo(f"  remedy: {error.remedy}", err=True)
     return error.exit_status
+
+
+def _missing_part(error: ImportError) -> PtscopeError:
+    return Unsupported(
+        f"a part of ptscope cannot be loaded: {error}",
+        "install the package anew: `pip install ./pyharness`",
+    )
+
+
+def _output_failed(error: OSError) -> int:
+    """Say that stdout could not be written; what is left for it goes nowhere."""
+    click.echo(f"ptscope: cannot write the output: {error.strerror}", err=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return os.EX_IOERR
 
 
 def _usage_error(error: click.ClickException) -> UsageError:

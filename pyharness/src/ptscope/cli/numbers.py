@@ -14,6 +14,9 @@ _HEX = re.compile(r"0[xX][0-9a-fA-F]+")
 _DECIMAL = re.compile(r"[0-9]+", re.ASCII)
 _BARE_HEX = re.compile(r"[0-9a-fA-F]+")
 _NEGATIVE = re.compile(r"-(0[xX])?[0-9a-fA-F]+")
+# Python refuses to convert decimal numbers of thousands of digits; none of ours has that many.
+MOST_DIGITS = 100
+RANGE = "addresses are 0 to 0xffffffffffffffff"
 HOW = "write it in decimal, or in hex with 0x in front"
 
 
@@ -23,6 +26,8 @@ def parse_address(text: str) -> int:
     Hex digits without 0x are refused even where they could only be hex: the next address that is
     copied may happen to have no letter in it, and would be taken for decimal.
     """
+    if len(text) > MOST_DIGITS:
+        raise UsageError(f"{text[:20]}… is no address: {len(text)} characters", RANGE)
     if _HEX.fullmatch(text):
         value = int(text, 16)
     elif _DECIMAL.fullmatch(text):
@@ -30,13 +35,11 @@ def parse_address(text: str) -> int:
     elif _BARE_HEX.fullmatch(text):
         raise UsageError(f"{text!r} is hex without 0x in front", f"write it as 0x{text}")
     elif _NEGATIVE.fullmatch(text):
-        raise UsageError(f"address {text} is negative", "addresses are 0 to 0xffffffffffffffff")
+        raise UsageError(f"address {text} is negative", RANGE)
     else:
         raise UsageError(f"{text!r} is no address", HOW)
     if value > U64_MAX:
-        raise UsageError(
-            f"address {text} does not fit into 64 bits", "addresses are 0 to 0xffffffffffffffff"
-        )
+        raise UsageError(f"address {text} does not fit into 64 bits", RANGE)
     return value
 
 
@@ -49,7 +52,7 @@ def parse_target(text: str) -> Pid:
         return "self"
     if text == "kernel":
         return "kernel"
-    if _DECIMAL.fullmatch(text):
+    if _DECIMAL.fullmatch(text) and len(text) <= MOST_DIGITS:
         return int(text, 10)
     if re.fullmatch(r"-[0-9]+", text, re.ASCII):
         raise UsageError(f"{text} cannot be a PID: it is negative", "`ps -e` lists the processes")

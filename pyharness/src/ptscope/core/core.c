@@ -162,8 +162,7 @@ int ptscope_cursor_next(struct ptscope_cursor *cursor)
 		return first ? PTSCOPE_BAD_FIRST : 0;
 	if (cursor->ended)
 		return PTSCOPE_BAD_ORDER;
-	if (left < sizeof(*record))
-		return PTSCOPE_BAD_TRUNCATED;
+	/* Length and sizes are multiples of 8, so a whole header is left. */
 	record = (const void *)(cursor->buffer + cursor->offset);
 	if (record->size > left)
 		return PTSCOPE_BAD_TRUNCATED;

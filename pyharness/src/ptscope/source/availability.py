@@ -23,11 +23,10 @@ BUILD_REMEDY = "apt install linux-headers-{release}, build it with `make -C kmod
 def not_loaded(host: Host, path: Path | None = None) -> PtscopeError:
     """Why ptscope.ko is not in the kernel; `path` is a module file that the user named."""
     if host.locked_down:
-        # Signing it would not help: its debugfs files would be refused all the same.
         return NotPermitted(
             f"the module is not loaded, and kernel lockdown ({host.lockdown}) refuses to load "
-            "unsigned modules, and the debugfs files of any",
-            LOCKDOWN_REMEDY,
+            "unsigned modules",
+            f"{LOCKDOWN_REMEDY}; a signed module would load, but its debugfs files be refused",
         )
     found = path or next(candidates(host), None)
     if found is None:

@@ -29,6 +29,11 @@ STATES = {
     "marker": "not mapped: a marker",
     "invalid": "invalid: {reason}",
 }
+# pagemap leaves out whole kinds of mappings (VM_PFNMAP), and calls every special entry swapped.
+PAGEMAP_STATES = {
+    "none": "none that pagemap shows",
+    "swap": "not mapped: swapped out, or a special entry that pagemap calls so",
+}
 
 
 def render(walk: Walk) -> str:
@@ -53,6 +58,8 @@ def render_comparison(comparison: Comparison) -> str:
 
 def _lines(walk: Walk) -> Iterator[str]:
     who = "kernel half" if walk.pid is None else f"{walk.pid} {printable(walk.comm or '')}"
+    if walk.leader_exited:
+        who += " (its main thread has exited)"
     yield click.style(f"{who}, address {walk.address:#x}", bold=True)
     yield from _levels(walk)
     yield from labelled("mapping", _mapping(walk))
@@ -86,7 +93,7 @@ def _level(name: str, step: Step, places: int) -> Iterator[str]:
     state = step.decoded.state
     # A table or leaf is present by being one.
     flags = [flag for flag in step.decoded.flags if flag != "present"]
-    lines = textwrap.wrap(" ".join([state, *flags]), WIDTH - len(head)) or [state]
+    lines = wrapped(" ".join([state, *flags]), len(head))
     colour = COLOURS.get(state, OTHER_COLOUR)
     yield head + click.style(state, fg=colour) + lines[0][len(state) :]
     for line in lines[1:]:
@@ -98,8 +105,8 @@ def _mapping(walk: Walk) -> str:
     parts = []
     if mapping.state != "leaf":
         reason = walk.last.reason if walk.last else ""
-        level = mapping.level or "page-table"
-        parts.append(STATES[mapping.state].format(level=level, reason=reason))
+        words = {**STATES, **PAGEMAP_STATES} if walk.leaf else STATES
+        parts.append(words[mapping.state].format(level=mapping.level, reason=reason))
     if walk.last is not None and walk.last.swap is not None:
         swap = walk.last.swap
         parts.append(f"{swap.kind}, type {swap.type}, offset {swap.offset:#x}")

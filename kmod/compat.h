@@ -9,10 +9,11 @@
 #include <linux/pgtable.h>
 
 /*
- * The exclusive bit of swap entries came in 5.19 behind this macro, one
- * architecture at a time.
+ * The exclusive bit of swap entries came in 5.19 (1493a1913e34).  Its own
+ * macro, __HAVE_ARCH_PTE_SWP_EXCLUSIVE, went away in 6.3 when all
+ * architectures had it; the name of the bit stayed.
  */
-#ifdef __HAVE_ARCH_PTE_SWP_EXCLUSIVE
+#if defined(_PAGE_SWP_EXCLUSIVE) || defined(PTE_SWP_EXCLUSIVE)
 static inline pte_t ptscope_swp_mkexclusive(pte_t pte)
 {
 	return pte_swp_mkexclusive(pte);

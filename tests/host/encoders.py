@@ -51,9 +51,14 @@ class Encoder(ABC):
     def protnone(self, level: str, pa: int, flags: int) -> int:
         """The same under PROT_NONE."""
 
+    @property
+    def split_levels(self) -> tuple[str, ...]:
+        """The levels at which huge pages are made invalid for a moment, without PROT_NONE."""
+        return (*self.leaf_levels[:-2], "pmd") if "pud_mkinvalid" in self.layout.facts else ("pmd",)
+
     @abstractmethod
-    def splitting(self, pa: int, flags: int) -> int:
-        """The same at PMD level, made invalid for a moment."""
+    def splitting(self, level: str, pa: int, flags: int) -> int:
+        """A huge page made so: pmd_mkinvalid(), pud_mkinvalid()."""
 
     @abstractmethod
     def table(self, pa: int) -> int:
@@ -95,8 +100,8 @@ class X86(Encoder):
     def protnone(self, level: str, pa: int, flags: int) -> int:
         return self._encode(level, pa, flags | self.bits("protnone"))
 
-    def splitting(self, pa: int, flags: int) -> int:
-        return self._encode("pmd", pa, flags | self.bits("user"))
+    def splitting(self, level: str, pa: int, flags: int) -> int:
+        return self._encode(level, pa, flags | self.bits("user"))
 
     def table(self, pa: int) -> int:
         return pa | self.bits("present", "write", "user", "accessed", "dirty")
@@ -145,8 +150,8 @@ class Arm64(Encoder):
         raw = self.leaf(level, pa, flags) & ~self.bits("valid", "user", "write")
         return raw | self.bits("protnone")
 
-    def splitting(self, pa: int, flags: int) -> int:
-        raw = self.leaf("pmd", pa, flags) & ~self.bits("valid")
+    def splitting(self, level: str, pa: int, flags: int) -> int:
+        raw = self.leaf(level, pa, flags) & ~self.bits("valid")
         return raw | (self.bits("pmd_present_invalid") or self.bits("protnone"))
 
     def table(self, pa: int) -> int:
@@ -171,8 +176,8 @@ class Riscv64(Encoder):
     def protnone(self, level: str, pa: int, flags: int) -> int:
         return pa >> 12 << 10 | flags | self.bits("protnone", "read")
 
-    def splitting(self, pa: int, flags: int) -> int:
-        return self.leaf("pmd", pa, flags) & ~self.bits("present", "protnone")
+    def splitting(self, level: str, pa: int, flags: int) -> int:
+        return self.leaf(level, pa, flags) & ~self.bits("present", "protnone")
 
     def table(self, pa: int) -> int:
         return pa >> 12 << 10 | self.bits("present")

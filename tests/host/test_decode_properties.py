@@ -78,7 +78,7 @@ def values(layout: Layout) -> st.SearchStrategy[int]:
             make.leaf("pte", 1 << 30, 0),
             make.protnone("pmd", 1 << 30, 0),
             make.protnone("pte", 1 << 30, 0),
-            make.splitting(1 << 30, 0),
+            make.splitting("pmd", 1 << 30, 0),
             make.swap(1, 0x1234),
             make.swap(29, 0x1234),
             make.swap(31, 1),
@@ -142,8 +142,10 @@ def test_a_frame_comes_back(layout: Layout, data: st.DataObject) -> None:
         "leaf": decode(layout, level, make.leaf(level, pa, flags)),
         "protnone": decode(layout, level, make.protnone(level, pa, flags)),
     }
-    if level == "pmd":
-        entries["splitting"] = decode(layout, level, make.splitting(pa, flags))
+    if level in make.split_levels:
+        entries["splitting"] = decode(layout, level, make.splitting(level, pa, flags))
+    elif level != "pte":
+        assert decode(layout, level, make.splitting(level, pa, flags)).state == "invalid"
     for state, entry in entries.items():
         assert (entry.state, entry.pa, entry.page_size) == (state, pa, layout.level(level).span)
         for bit, name in make.kept:

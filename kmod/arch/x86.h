@@ -113,7 +113,7 @@ static const struct ptscope_bit ptscope_arch_bits[] __maybe_unused = {
 	{ "pkey", _PAGE_BIT_PKEY_BIT0 },
 #endif
 	{ "nx", _PAGE_BIT_NX },
-#ifdef _PAGE_BIT_NOPTISHADOW	/* 6.13, and in stable kernels */
+#ifdef _PAGE_BIT_NOPTISHADOW	/* of root entries; newer, but in 6.12 stable too */
 	{ "noptishadow", _PAGE_BIT_NOPTISHADOW },
 #endif
 };

@@ -22,7 +22,7 @@ static inline unsigned int ptscope_arch_root_bits(void)
 	return ptscope_arch_half_bits() + 1;
 }
 
-/* PSE alone does not say so: it is set in a huge entry that is being split. */
+/* PRESENT is clear in a huge entry that is being split, or that is PROT_NONE. */
 static inline bool ptscope_arch_is_table(u64 raw)
 {
 	return (raw & (_PAGE_PRESENT | _PAGE_PSE)) == _PAGE_PRESENT;

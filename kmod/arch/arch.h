@@ -30,7 +30,7 @@
  * The kernel's own pXd_none(), pXd_present(), pXd_bad() and pXd_offset() are
  * not asked: at levels that are folded at run time they deny knowing (x86 and
  * riscv pgd_present() is 1 then, and arm64 pgd_bad() 0), what counts as a leaf
- * differs by level and config (riscv maps 512 GiB of RAM with leaves that
+ * differs by level and config (riscv may map RAM with 512 GiB leaves, which
  * p4d_leaf() does not know), and some are not exported (riscv p4d_offset()
  * before 7.x).  What makes the hardware descend is the same at all levels and
  * in all versions.

@@ -203,7 +203,5 @@ def base(kernel: Kernel) -> Path:
     name = f"base-{kernel.suite}-{kernel.arch}"
     final = paths.cache() / "images" / f"{name}-{key}.cpio"
     made = store.make_file(final, lambda partial: _make(kernel, partial), name)
-    for old in final.parent.glob(f"{name}-*.cpio"):
-        if old != final:
-            old.unlink(missing_ok=True)
+    store.forget_others(final, f"{name}-*.cpio")
     return made

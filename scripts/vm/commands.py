@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+from dataclasses import replace
 from pathlib import Path
 
 from . import fetch, kernels, module, package, paths, prepare, qemu
@@ -19,7 +20,10 @@ from .inside import wire
 from .install import install as install_packages
 from .overlay import Contents
 from .prepare import Bootable, Options
+from .prepare import tests as tests
 from .say import say, warn
+
+LOGS_KEPT = 40
 
 
 def install(options: argparse.Namespace) -> int:
@@ -47,7 +51,6 @@ def kdir(options: argparse.Namespace) -> int:
 def contents(bootable: Bootable, options: argparse.Namespace, init: list[str]) -> Contents:
     """What goes into the guest for the boot options; adds to ``init`` what init must be told."""
     ko: Path | None = options.module
-    foreign = None
     if options.no_module:
         init.append("vm.module=none")
     elif ko is not None:
@@ -60,31 +63,23 @@ def contents(bootable: Bootable, options: argparse.Namespace, init: list[str]) -
             "build one: make -C kmod KDIR=<the kernel's build directory>, and give it: --module"
             " kmod/ptscope.ko; or boot without: --no-module",
         )
-    else:
-        ko = module.build(bootable.fetched, bootable.release)
-    if bootable.fetched and bootable.fetched.foreign_release and not options.no_module:
-        foreign = module.build(bootable.fetched, bootable.fetched.foreign_release)
-    return Contents(
-        module=ko,
-        foreign_module=foreign,
-        package=package.for_guest(),
-        tests=tests(),
-        demo=paths.DEMO if paths.DEMO.is_dir() else None,
-        files=options.files,
-    )
-
-
-def tests() -> Path | None:
-    """The tests directory with its helpers compiled, None when there is none yet."""
-    if (paths.TESTS / "guest" / "Makefile").exists():
-        from .proc import need
-        from .proc import run as run_program
-
-        run_program(
-            [need("make", "make"), "-s", "-C", paths.TESTS / "guest"],
-            what="compiling the tests' helpers",
+    demo = paths.DEMO if paths.DEMO.is_dir() else None
+    if options.no_module or ko is not None or bootable.fetched is None:
+        return Contents(
+            module=None if options.no_module else ko,
+            package=package.for_guest(),
+            tests=tests(),
+            demo=demo,
+            files=options.files,
         )
-    return paths.TESTS if paths.TESTS.is_dir() else None
+    return replace(prepare.contents(bootable), demo=demo, files=options.files)
+
+
+def _forget_logs() -> None:
+    """Keep the newest `LOGS_KEPT` logs of single guests."""
+    logs = sorted(paths.LOGS.glob("[sv][hm]*-*.log"), key=lambda path: path.stat().st_mtime)
+    for old in logs[:-LOGS_KEPT]:
+        old.unlink(missing_ok=True)
 
 
 def _bootable(options: argparse.Namespace) -> Bootable:
@@ -96,6 +91,7 @@ def _bootable(options: argparse.Namespace) -> Bootable:
 def _machine(
     options: argparse.Namespace, scratch: str, name: str, more: tuple[str, ...] = ()
 ) -> qemu.Machine:
+    _forget_logs()
     bootable = _bootable(options)
     init = list(more)
     what = contents(bootable, options, init)

@@ -131,7 +131,9 @@ def kernel_modules(folder: Path, key: str) -> Path:
         with partial.open("wb") as out:
             cpio.write(entries, out)
 
-    return store.make_file(paths.cache() / "images" / f"{name}-{digest}.cpio", make, name)
+    final = store.make_file(paths.cache() / "images" / f"{name}-{digest}.cpio", make, name)
+    store.forget_others(final, f"{name}-????????????????.cpio")
+    return final
 
 
 def initrd(parts: Sequence[Path], entries: cpio.Tree, final: Path) -> None:

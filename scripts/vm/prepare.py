@@ -6,14 +6,15 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import accel, fetch, kernels, overlay, paths, variants
+from . import accel, fetch, kernels, module, overlay, package, paths, variants
 from .arches import ARCHES
 from .base import base
 from .errors import UsageError
 from .overlay import Contents
+from .proc import need, run
 from .qemu import Machine
 
 
@@ -56,6 +57,29 @@ def debian(name: str = kernels.DEFAULT) -> Bootable:
     return Bootable(kernel, fetched.release, fetched.image, parts, fetched)
 
 
+def tests() -> Path | None:
+    """The tests directory with its helpers compiled, None when there is none."""
+    if (paths.TESTS / "guest" / "Makefile").exists():
+        run(
+            [need("make", "make"), "-s", "-C", paths.TESTS / "guest"],
+            what="compiling the tests' helpers",
+        )
+    return paths.TESTS if paths.TESTS.is_dir() else None
+
+
+def contents(bootable: Bootable) -> Contents:
+    """What tests need in a guest with one of Debian's kernels, all of it built."""
+    fetched = bootable.fetched
+    assert fetched is not None, "a kernel of the user's own has no headers here"
+    foreign = fetched.foreign_release
+    return Contents(
+        module=module.build(fetched, fetched.release),
+        foreign_module=module.build(fetched, foreign) if foreign else None,
+        package=package.for_guest(),
+        tests=tests(),
+    )
+
+
 def image_release(image: Path) -> str:
     """The release in the header of a bzImage.
 
@@ -74,11 +98,11 @@ def image_release(image: Path) -> str:
     return text.split(b" ", 1)[0].decode("ascii", errors="replace")
 
 
-def module_release(module: Path) -> str:
+def module_release(ko: Path) -> str:
     """The release a .ko was built for (its vermagic); raises `UsageError` when it has none."""
-    _, found, rest = module.read_bytes().partition(b"\0vermagic=")
+    _, found, rest = ko.read_bytes().partition(b"\0vermagic=")
     if not found:
-        raise UsageError(f"{module} is not a kernel module: it has no vermagic")
+        raise UsageError(f"{ko} is not a kernel module: it has no vermagic")
     return rest.split(b"\0", 1)[0].split(b" ", 1)[0].decode("ascii", errors="replace")
 
 
@@ -106,12 +130,12 @@ def own(image: Path, modules: Path | None, like: str = kernels.DEFAULT) -> Boota
     return Bootable(kernel, release, image, tuple(parts), None)
 
 
-def check_module(module: Path, bootable: Bootable) -> None:
-    """Raise `UsageError` that explains when ``module`` was built for another kernel."""
-    built_for = module_release(module)
+def check_module(ko: Path, bootable: Bootable) -> None:
+    """Raise `UsageError` that explains when ``ko`` was built for another kernel."""
+    built_for = module_release(ko)
     if built_for != bootable.release:
         raise UsageError(
-            f"{module} was built for {built_for}, but {bootable.image} is {bootable.release}",
+            f"{ko} was built for {built_for}, but {bootable.image} is {bootable.release}",
             "build it against that kernel: make -C kmod KDIR=<the kernel's build directory>,"
             " then give --module kmod/ptscope.ko; or give --no-module",
         )
@@ -138,8 +162,3 @@ def machine(bootable: Bootable, options: Options, scratch: Path) -> Machine:
         gigantic=options.gigantic,
         ram_file=options.ram_file,
     )
-
-
-def renamed(options: Options, name: str) -> Options:
-    """The same options under another name."""
-    return replace(options, name=name)

@@ -19,10 +19,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from . import cpio, kernels, module, overlay, package, paths, prepare, store
+from . import cpio, kernels, overlay, paths, prepare, store
 from .errors import NoResult
 from .guest import Guest, Job
-from .overlay import Contents
 from .plan import MAIN, Row
 from .qemu import Machine
 from .say import say
@@ -77,7 +76,7 @@ def _save(machine: Machine, state: Path) -> None:
 def _saved(machine: Machine, bootable: prepare.Bootable) -> Path:
     """The saved state of this machine, made when absent."""
     inside = store.tree_digest(paths.INSIDE, skip=lambda p: "__pycache__" in p.parts)
-    version = paths_digest([Path(machine.arguments()[0])])
+    version = _stamp_digest([Path(machine.arguments()[0])])
     arguments = [part for part in machine.arguments() if part != str(machine.initrd)]
     name = f"{machine.variant.name}-{machine.smp}"
     key = store.digest(
@@ -91,13 +90,11 @@ def _saved(machine: Machine, bootable: prepare.Bootable) -> Path:
     final = store.make_file(
         folder / f"{name}-{key}.state", lambda partial: _save(machine, partial), f"saved-{name}"
     )
-    for old in folder.glob(f"{name}-????????????????.state"):
-        if old != final:
-            old.unlink(missing_ok=True)
+    store.forget_others(final, f"{name}-????????????????.state")
     return final
 
 
-def paths_digest(files: list[Path]) -> str:
+def _stamp_digest(files: list[Path]) -> str:
     """A name for these files that changes when they are replaced (size and time, not contents)."""
     return store.digest(
         *(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
@@ -106,16 +103,10 @@ def paths_digest(files: list[Path]) -> str:
 
 def run_quick(variant: str, words: list[str]) -> int:
     """Restore the saved guest, send what changed, run pytest with ``words``; the exit status."""
-    from .commands import tests
-
     kernel = kernels.kernel(kernels.DEFAULT)
     bootable = prepare.debian(kernel.name)
     assert bootable.fetched is not None
-    contents = Contents(
-        module=module.build(bootable.fetched, bootable.release),
-        package=package.for_guest(),
-        tests=tests(),
-    )
+    contents = prepare.contents(bootable)
     row = Row(MAIN, variant, ())
     with tempfile.TemporaryDirectory(prefix="ptscope-quick-") as scratch:
         options = prepare.Options(

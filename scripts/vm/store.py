@@ -78,6 +78,13 @@ def make_file(final: Path, fill: Callable[[Path], None], lock: str) -> Path:
     return final
 
 
+def forget_others(keep: Path, pattern: str) -> None:
+    """Remove the files beside ``keep`` that match ``pattern``: what older inputs made."""
+    for other in keep.parent.glob(pattern):
+        if other != keep:
+            other.unlink(missing_ok=True)
+
+
 def write(path: Path, text: str) -> None:
     """Replace a small text file in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,11 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import accel, junit, kernels, module, package, paths, prepare, variants
+from . import accel, junit, kernels, package, paths, prepare, variants
 from .arches import ARCHES
 from .errors import UsageError, VmError
 from .guest import Guest
-from .overlay import Contents
 from .plan import PLAN, Row
 from .qemu import Machine
 from .say import say
@@ -273,18 +272,9 @@ def run_all(names: list[str], jobs: int) -> int:
 
 def _machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str, Machine]:
     """One machine for each row; they differ in their command lines only and share one initrd."""
-    from .commands import tests
-
     bootable = prepare.debian(kernel.name)
-    assert bootable.fetched is not None
-    foreign = bootable.fetched.foreign_release
-    contents = Contents(
-        module=module.build(bootable.fetched, bootable.release),
-        foreign_module=module.build(bootable.fetched, foreign) if foreign else None,
-        package=package.for_guest(),
-        tests=tests(),
-    )
-    shared = prepare.machine(bootable, prepare.Options(name="test", contents=contents), scratch)
+    options = prepare.Options(name="test", contents=prepare.contents(bootable))
+    shared = prepare.machine(bootable, options, scratch)
     say(f"{len(rows)} guests with {bootable.release}, on {shared.accel}")
     arch = ARCHES[kernel.arch]
     machines = {}

@@ -3,8 +3,9 @@
  * churn SECONDS SEED: a process that never stops changing its page tables.
  *
  * Two threads map, unmap, move, collapse, split, protect, discard and fork at
- * the places of slots.h.  At the end, or at SIGTERM, it prints how often each
- * of these really happened, as "name=count" words on one line.
+ * the places of slots.h; a third does nothing but make page tables and have
+ * them freed.  At the end, or at SIGTERM, it prints how often each of these
+ * really happened, as "name=count" words on one line.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,12 +40,12 @@
 
 enum op {
 	OP_MAP, OP_UNMAP, OP_UNMAP_PART, OP_TOUCH, OP_PROTECT, OP_PROTECT_PART, OP_DISCARD,
-	OP_COLLAPSE, OP_MOVE, OP_FORK, OP_PAGEOUT, OP_FAULT, OP_COUNT
+	OP_COLLAPSE, OP_MOVE, OP_FORK, OP_PAGEOUT, OP_FAULT, OP_TABLES, OP_COUNT
 };
 
 static const char *const op_names[OP_COUNT] = {
 	"map", "unmap", "unmap_part", "touch", "protect", "protect_part", "discard",
-	"collapse", "move", "fork", "pageout", "fault",
+	"collapse", "move", "fork", "pageout", "fault", "tables",
 };
 
 static atomic_ulong done[OP_COUNT];
@@ -212,13 +213,35 @@ static void *work(void *data)
 	return NULL;
 }
 
+/*
+ * Tables of every level, freed by munmap() as fast as can be.  How many pages
+ * there are varies, and with it how long munmap() takes before it comes to the
+ * tables: a walker that waits for the lock is let in when that begins.
+ */
+static void *make_and_free_tables(void *unused)
+{
+	const struct slot *slot = &slots[SLOT_TABLES];
+
+	uint64_t state = 1;
+
+	(void)unused;
+	while (!stopping) {
+		if (!map_slot(SLOT_TABLES))
+			continue;
+		madvise((void *)slot->address, slot->length, MADV_NOHUGEPAGE);
+		touch(slot->address, slot->length, HUGE_PAGE >> next_random(&state) % 8);
+		count(OP_TABLES, !munmap((void *)slot->address, slot->length));
+	}
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
 	struct worker workers[] = {
 		{ .kinds = { SLOT_ANON, SLOT_SHMEM }, .kind_count = 2 },
 		{ .kinds = { SLOT_SMALL, SLOT_HUGETLB, SLOT_HIGH }, .kind_count = 3 },
 	};
-	pthread_t threads[2];
+	pthread_t threads[3];
 
 	if (argc != 3) {
 		fprintf(stderr, "usage: churn SECONDS SEED\n");
@@ -252,7 +275,9 @@ int main(int argc, char **argv)
 		if (pthread_create(&threads[i], NULL, work, &workers[i]))
 			return 1;
 	}
-	for (int i = 0; i < 2; i++)
+	if (pthread_create(&threads[2], NULL, make_and_free_tables, NULL))
+		return 1;
+	for (int i = 0; i < 3; i++)
 		pthread_join(threads[i], NULL);
 	for (int op = 0; op < OP_COUNT; op++)
 		printf("%s=%lu ", op_names[op], (unsigned long)done[op]);

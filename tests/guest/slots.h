@@ -10,7 +10,9 @@
 
 #include <stdint.h>
 
-enum slot_kind { SLOT_ANON, SLOT_SMALL, SLOT_SHMEM, SLOT_HUGETLB, SLOT_HIGH, SLOT_COUNT };
+enum slot_kind {
+	SLOT_ANON, SLOT_SMALL, SLOT_SHMEM, SLOT_HUGETLB, SLOT_TABLES, SLOT_HIGH, SLOT_COUNT
+};
 
 struct slot {
 	uint64_t address;
@@ -22,6 +24,7 @@ static const struct slot slots[SLOT_COUNT] = {
 	[SLOT_SMALL] = { 0x110000000000, 64ul << 12 },
 	[SLOT_SHMEM] = { 0x120000000000, 4ul << 20 },
 	[SLOT_HUGETLB] = { 0x140000000000, 1ul << 30 },	/* long enough to share PMD tables */
+	[SLOT_TABLES] = { 0x150000000000, 32ul << 20 },	/* a page in each of its PTE tables */
 	[SLOT_HIGH] = { 1ul << 48, 64ul << 12 },		/* five levels only */
 };
 

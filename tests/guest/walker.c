@@ -5,7 +5,8 @@
  *
  *   walker walk PID SECONDS SEED     single addresses at the places of slots.h, as text
  *   walker points PID SECONDS SEED   many single addresses there in one binary request
- *   walker dump PID SECONDS SEED     the whole user half, with VMAs, or some of the places
+ *   walker dump PID SECONDS SEED     the whole user half, or some of the places
+ *   walker tables PID SECONDS SEED   the place whose tables come and go fastest
  *   walker kernel 0 SECONDS SEED     addresses of vmalloc areas, as text
  *   walker check-walk LAYOUT ADDRESS FILE
  *   walker check-dump LAYOUT FILE [points]
@@ -177,8 +178,13 @@ static int by_first(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void dump(const char *pid, time_t until, uint64_t state, bool points)
+enum dump_what { DUMP_POINTS, DUMP_ALL, DUMP_TABLES };
+
+static void dump(const char *pid, time_t until, uint64_t state, enum dump_what what)
 {
+	const struct slot *tables = &slots[SLOT_TABLES];
+	bool points = what == DUMP_POINTS;
+
 	static struct {
 		struct ptscope_request request;
 		struct ptscope_range ranges[POINTS];
@@ -206,7 +212,10 @@ static void dump(const char *pid, time_t until, uint64_t state, bool points)
 		} else {
 			ask.request.range_count = 1;
 			ask.ranges[0] = (struct ptscope_range){ 0, facts.user_last };
-			if (next_random(&state) % 2)
+			if (what == DUMP_TABLES)
+				ask.ranges[0] = (struct ptscope_range){
+					tables->address, tables->address + tables->length - 1 };
+			else if (next_random(&state) % 2)
 				ask.ranges[0] = (struct ptscope_range){
 					slots[SLOT_ANON].address,
 					slots[SLOT_SHMEM].address + slots[SLOT_SHMEM].length - 1 };
@@ -295,9 +304,11 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], "walk"))
 			walk(argv[2], until, seed);
 		else if (!strcmp(argv[1], "points"))
-			dump(argv[2], until, seed, true);
+			dump(argv[2], until, seed, DUMP_POINTS);
 		else if (!strcmp(argv[1], "dump"))
-			dump(argv[2], until, seed, false);
+			dump(argv[2], until, seed, DUMP_ALL);
+		else if (!strcmp(argv[1], "tables"))
+			dump(argv[2], until, seed, DUMP_TABLES);
 		else if (!strcmp(argv[1], "kernel"))
 			kernel(until, seed);
 		else

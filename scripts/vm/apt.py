@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import paths, store
-from .errors import SetupError
+from .errors import Missing, SetupError
 from .proc import need, run
 from .say import say
 
@@ -24,11 +25,23 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 # Which lines a suite's sources have: the archive (main or security) and the release name there.
 SUITES: dict[str, tuple[tuple[str, str], ...]] = {
+    "bullseye": (
+        ("main", "bullseye"),
+        ("security", "bullseye-security"),
+    ),
     "bookworm": (
         ("main", "bookworm"),
         ("main", "bookworm-updates"),
         ("security", "bookworm-security"),
     ),
+    "trixie": (
+        ("main", "trixie"),
+        ("main", "trixie-updates"),
+        ("security", "trixie-security"),
+    ),
+    "sid": (("main", "sid"),),
+    # On its own: beside sid apt would always prefer what sid has.
+    "experimental": (("main", "experimental"),),
 }
 
 
@@ -185,16 +198,23 @@ class Apt:
             self._stamp.touch()
 
     def show(self, name: str) -> Package:
-        """The newest version of a package; raises `SetupError` when the suite has none."""
+        """The newest version of a package; raises `Missing` when the suite has none."""
+        what = f"looking up {name} in {self.suite}"
+        names = run(
+            ["apt-cache", *self._options(), "pkgnames", name], what=what, error=SetupError
+        )
+        missing = Missing(f"{self.suite} has no package {name} for {self.arch}")
+        if name not in names.split():
+            raise missing
         text = run(
             ["apt-cache", *self._options(), "show", "--no-all-versions", name],
-            what=f"looking up {name} in {self.suite}",
-            error=SetupError,
+            what=what,
+            error=Missing,
         )
         try:
             return parse_package(text)
         except KeyError:
-            raise SetupError(f"{self.suite} has no package {name} for {self.arch}") from None
+            raise missing from None
 
     def closure(self, name: str, pattern: str) -> list[Package]:
         """``name`` and what it depends on, directly or not, as far as names match ``pattern``."""
@@ -218,6 +238,33 @@ class Apt:
             remedy="is the network there, and the mirror reachable?",
         )
         return sorted(into.glob("*.deb"))
+
+    def extract(self, packages: Sequence[str], root: Path) -> None:
+        """Unpack ``packages`` and all they need into a new directory, running nothing of them."""
+        # A mirror that is frozen in time is one that this machine is set up for, or none at all.
+        valid = run(
+            ["apt-config", "shell", "value", "Acquire::Check-Valid-Until/b"],
+            what="asking apt how it is set up",
+        )
+        options = []
+        if "false" in valid:
+            options.append('--aptopt=Acquire::Check-Valid-Until "false"')
+        run(
+            [
+                need("mmdebstrap", "mmdebstrap"),
+                "--mode=root",
+                "--variant=extract",
+                f"--architectures={self.arch}",
+                f"--include={','.join(packages)}",
+                "--format=directory",
+                *options,
+                self.suite,
+                root,
+                self.sources_list,
+            ],
+            what=f"mmdebstrap of {self.suite} {self.arch}",
+            remedy="run as root, with the network there",
+        )
 
 
 def installed(names: list[str]) -> set[str]:

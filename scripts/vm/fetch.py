@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import paths, store
 from .apt import Apt, Package
-from .errors import SetupError
+from .errors import Missing, SetupError
 from .kernels import Kernel
 from .proc import need, run
 from .say import say, warn
@@ -42,7 +42,17 @@ class Fetched:
     @property
     def image(self) -> Path:
         """What QEMU boots."""
-        return self.root / "boot" / f"vmlinuz-{self.release}"
+        # Where 5.10 to 6.12 have it, and 7.2; on riscv64 it is called vmlinux when uncompressed.
+        for name in (
+            f"boot/vmlinuz-{self.release}",
+            f"boot/vmlinux-{self.release}",
+            f"usr/lib/modules/{self.release}/vmlinuz",
+        ):
+            if (self.root / name).exists():
+                return self.root / name
+        raise SetupError(
+            f"{self.root} has no image of {self.release}", f"remove it: rm -r {self.root}"
+        )
 
     @property
     def modules(self) -> Path:
@@ -89,6 +99,10 @@ def _resolve(kernel: Kernel, apt: Apt) -> tuple[str, str, str | None, list[Packa
     release = _release(meta, "image")
     packages = {p.name: p for p in apt.closure(f"linux-image-{release}", IMAGE)}
     version = packages[f"linux-image-{release}"].version
+    # Image and headers have the same release: a module for another is of no use.
+    headers = _release(apt.show(kernel.headers), "headers")
+    if headers != release:
+        raise Missing(f"{kernel.suite} has {release} but headers of {headers}")
     wanted = [release]
     foreign = None
     if kernel.foreign_headers:
@@ -152,6 +166,9 @@ def fetch(kernel: Kernel) -> Fetched:
         store.make_dir(
             final, lambda partial: _extract(apt, packages, partial, final), f"kernel-{kernel.name}"
         )
+    except Missing:
+        # What was there once does not show that it is there.
+        raise
     except SetupError as failure:
         if cached is None:
             raise

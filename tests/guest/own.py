@@ -117,7 +117,7 @@ class Own(Commands):
     def advise(self, address: int, length: int, advice: str) -> None:
         _check(_LIBC.madvise(address, length, ADVICE[advice]))
 
-    def touch(self, how: str, address: int, count: int = 1, stride: int = 4096) -> None:
+    def touch(self, how: str, address: int, count: int = 1, stride: int = witness.PAGE) -> None:
         for place in range(address, address + count * stride, stride):
             byte = ctypes.c_ubyte.from_address(place)
             if how == "write":

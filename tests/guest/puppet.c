@@ -685,14 +685,21 @@ static void do_uffd(int argc, char **argv)
 	if (!numbers(argv, 1, 2, v))
 		return;
 	if (fd < 0) {
-		struct uffdio_api api = {
-			.api = UFFD_API,
-			.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP
-				    | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
+		static const uint64_t features[] = {
+			UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
+			UFFD_FEATURE_PAGEFAULT_FLAG_WP,	/* before Linux 5.19 */
 		};
 
-		fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-		if (fd < 0 || ioctl(fd, UFFDIO_API, &api)) {
+		for (size_t i = 0; fd < 0 && i < sizeof(features) / sizeof(*features); i++) {
+			struct uffdio_api api = { .api = UFFD_API, .features = features[i] };
+
+			fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+			if (fd < 0 || !ioctl(fd, UFFDIO_API, &api))
+				break;
+			close(fd);
+			fd = -1;
+		}
+		if (fd < 0) {
 			fail_errno("userfaultfd");
 			return;
 		}

@@ -13,7 +13,7 @@ import rawfiles
 import witness
 from puppet import Puppet
 
-PAGE = 4096
+PAGE = witness.PAGE
 
 
 def physical(walk: dict[str, Any]) -> int:
@@ -107,8 +107,8 @@ def test_comparison_with_pagemap_is_refused_for_the_kernel() -> None:
 
 def test_frame_of_a_leaf_is_that_of_the_page(puppet: Puppet) -> None:
     """mapping.pfn is the frame of the byte asked for, entry.pfn the first of the huge page."""
-    huge = puppet.map(1 << 21, align=1 << 21)
-    puppet.advise(huge, 1 << 21, "hugepage")
+    huge = puppet.map(witness.HUGE, align=witness.HUGE)
+    puppet.advise(huge, witness.HUGE, "hugepage")
     puppet.touch("write", huge)
     walk = command.walk(puppet.pid, huge + 9 * PAGE + 5)
     assert int(walk["mapping"]["pfn"], 16) == compare.frame(walk) == int(

@@ -85,7 +85,8 @@ def _make(fetched: Fetched, release: str, folder: Path) -> str:
     kernel = fetched.kernel
     what = f"building ptscope.ko for {release}"
     # Given on the command line, these override what the headers say.
-    words = ["make", "-C", folder, f"KDIR={fetched.headers(release)}", "KCFLAGS=-Werror"]
+    kdir = fetched.headers(release)
+    words: list[str | Path] = ["make", "-j2", "-C", folder, f"KDIR={kdir}", "KCFLAGS=-Werror"]
     if kernel.toolchain == "host":
         need("make", "make")
         return run(["sh", "-c", 'exec "$@" 2>&1', "sh", *words], what=what)

@@ -131,6 +131,5 @@ MATRIX_RACES: dict[str, tuple[str, ...]] = {
     "debian-6.12-amd64": ("5-level",),
     "debian-7.2-amd64": ("5-level",),
     "debian-7.2-arm64": ("lpa2",),
-    "debian-7.2-arm64-16k": ("no-lpa2",),
     "debian-7.2-riscv64": ("sv48",),
 }

@@ -77,9 +77,9 @@ def judge(
     status: int,
     seconds: float,
     problem: str = "",
-    folder: Path = paths.JUNIT,
+    folder: Path | None = None,
 ) -> Result:
-    """Turn what a run left into a result, and into NAME.xml in ``folder``.
+    """Turn what a run left into a result, and into NAME.xml in ``folder`` (build/junit).
 
     ``document`` is its JUnit file (None when it left none), ``status`` pytest's exit status,
     ``problem`` what else went wrong. Missing results and runs without a test are problems too.
@@ -101,7 +101,7 @@ def judge(
     if problem:
         junit.add_problem(root, name, problem)
         counts += junit.Counts(failed=1)
-    junit.write(root, name, folder / f"{name}.xml")
+    junit.write(root, name, (folder or paths.JUNIT) / f"{name}.xml")
     return Result(name, counts, seconds, failures, problem, tuple(junit.skips(root)))
 
 
@@ -112,7 +112,7 @@ class Cancelled(Exception):
 class Runner:
     """Runs rows and knows what runs, so that an interrupt ends all of it."""
 
-    def __init__(self, width: int, scratch: Path, folder: Path = paths.JUNIT) -> None:
+    def __init__(self, width: int, scratch: Path, folder: Path | None = None) -> None:
         self.width = width
         self.folder = folder
         self.scratch = scratch

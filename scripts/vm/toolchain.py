@@ -9,6 +9,7 @@ the build's own, so nothing is left mounted however the build ends.
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import tempfile
@@ -98,10 +99,11 @@ class Toolchain:
         for arch, _ in headers:
             Apt(SUITE, arch.name).update()
         packages = [*PACKAGES, f"gcc-{self.version}", *_cross(self.version)]
-        key = store.digest(*packages, python, Path(__file__).read_bytes())
+        key = store.digest(*packages, python, inspect.getsource(_make))
         self.root = store.make_dir(
             home / key, lambda partial: _make(packages, apt, headers, partial), "toolchain"
         )
+        store.forget_others(self.root, "????????????????")
 
     def compiler(self, arch: Arch) -> str:
         """The C compiler for programs of ``arch``."""
@@ -113,16 +115,11 @@ class Toolchain:
         Returns what it printed, on either stream; raises `BuildError` when it fails.
         """
         mounts = [Path("/") / name for name in SHOWN] + list(shown)
-        for path in mounts:
-            (self.root / path.relative_to("/")).mkdir(parents=True, exist_ok=True)
-        # Its own /tmp too: builds run side by side, and the cache holds what was made, no more.
-        script = " && ".join(
-            [
-                *(f'mount --rbind {shlex.quote(str(p))} "$0"{shlex.quote(str(p))}' for p in mounts),
-                'mount -t tmpfs tmpfs "$0/tmp"',
-                'exec chroot "$0" "$@" 2>&1',
-            ]
-        )
+        # Its own /tmp too, and first, for what is shown may lie there: builds run side by side.
+        lines = ['mount -t tmpfs tmpfs "$0/tmp"']
+        for path in map(shlex.quote, map(str, mounts)):
+            lines.append(f'mkdir -p "$0"{path} && mount --rbind {path} "$0"{path}')
+        script = " && ".join([*lines, 'exec chroot "$0" "$@" 2>&1'])
         return run(
             [
                 need("unshare", "util-linux"),

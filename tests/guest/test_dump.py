@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -115,7 +116,7 @@ def test_tables_by_level_are_vmpte(furnished: Puppet, layout: Layout) -> None:
     in reserve for each anonymous huge page (mm/huge_memory.c, pgtable_trans_huge_deposit)."""
     batches = rawfiles.dump(furnished.pid, [(0, layout.user_last)])
     names = witness.level_names()
-    below = dict(zip(names, names[1:], strict=False))
+    below = dict(itertools.pairwise(names))
     tables = dict.fromkeys(("p4d", "pud", "pmd", "pte"), 0)
     huge = 0
     for found in entries(batches, layout):

@@ -13,7 +13,6 @@ import rawfiles
 import witness
 from ptscope.decode.layout import Layout, load
 
-
 # What the machine decides, for each architecture: everything else the kernel does.
 CONTEXT: dict[str, Callable[[], dict[str, int | None]]] = {
     "x86_64": lambda: {"paging_levels": witness.levels(), "pti": witness.pti()},

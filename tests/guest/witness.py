@@ -212,7 +212,8 @@ def level_names() -> tuple[str, ...]:
 
 def span(level: str) -> int:
     """Bytes that an entry of this level maps or leads to."""
-    return PAGE * ENTRIES ** (len(level_names()) - 1 - level_names().index(level))
+    names = level_names()
+    return PAGE << (len(names) - 1 - names.index(level)) * (ENTRIES.bit_length() - 1)
 
 
 def nowhere() -> int:

@@ -53,6 +53,7 @@ class Package:
     version: str
     depends: tuple[str, ...]
     """Names only, the first of each group of alternatives."""
+    arch: str = "all"
 
 
 def parse_package(text: str) -> Package:
@@ -65,7 +66,12 @@ def parse_package(text: str) -> Package:
     names = [
         re.split(r"[ |(:]", group.strip())[0] for group in fields.get("Depends", "").split(",")
     ]
-    return Package(fields["Package"], fields["Version"], tuple(name for name in names if name))
+    return Package(
+        fields["Package"],
+        fields["Version"],
+        tuple(name for name in names if name),
+        fields.get("Architecture", "all"),
+    )
 
 
 def archive_of(release: str) -> str:

@@ -8,6 +8,7 @@ cache/kernels/NAME/VERSION/        the packages, extracted
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shutil
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from . import paths, store
 from .apt import Apt, Package
+from .arches import ARCHES
 from .errors import Missing, SetupError
 from .kernels import Kernel
 from .proc import need, run
@@ -94,6 +96,12 @@ def relocate_headers(root: Path, final: Path) -> None:
         )
 
 
+def _native(kernel: Kernel) -> Apt:
+    """apt for programs that run here, while a module is built."""
+    here = next(a.name for a in ARCHES.values() if platform.machine() in a.machine_names)
+    return Apt(kernel.suite, here)
+
+
 def _resolve(kernel: Kernel, apt: Apt) -> tuple[str, str, str | None, list[Package]]:
     meta = apt.show(kernel.image)
     release = _release(meta, "image")
@@ -110,6 +118,12 @@ def _resolve(kernel: Kernel, apt: Apt) -> tuple[str, str, str | None, list[Packa
         wanted.append(foreign)
     for each in wanted:
         packages |= {p.name: p for p in apt.closure(f"linux-headers-{each}", HEADERS)}
+    native = _native(kernel)
+    native.update()
+    # kbuild's programs run while a module is built, whatever it is built for.
+    for name in packages:
+        if name.startswith("linux-kbuild-"):
+            packages[name] = native.show(name)
     return version, release, foreign, list(packages.values())
 
 
@@ -117,7 +131,11 @@ def _extract(apt: Apt, packages: list[Package], partial: Path, final: Path) -> N
     debs = partial / "debs"
     debs.mkdir()
     say(f"downloading {len(packages)} packages: {', '.join(p.name for p in packages)}")
-    files = apt.download(packages, debs)
+    of_arch: dict[str, list[Package]] = {}
+    for package in packages:
+        of_arch.setdefault(apt.arch if package.arch == "all" else package.arch, []).append(package)
+    for arch, group in of_arch.items():
+        files = Apt(apt.suite, arch).download(group, debs)
     if len(files) != len(packages):
         raise SetupError(f"apt downloaded {len(files)} of {len(packages)} packages")
     say("extracting them")

@@ -21,7 +21,7 @@ from . import accel, junit, kernels, package, paths, prepare, variants
 from .arches import ARCHES
 from .errors import UsageError, VmError
 from .guest import Guest
-from .plan import PLAN, Row
+from .plan import MAIN, PLAN, Row
 from .qemu import Machine
 from .say import say
 from .suite import guest_tests
@@ -281,8 +281,21 @@ def run_all(names: list[str], jobs: int) -> int:
                 runner.stop()
                 raise
     print()
+    print(left_out())
     print(summary(results), flush=True)
     return 0 if all(result.good for result in results) else 1
+
+
+def left_out() -> str:
+    """What `make test` leaves to `make matrix`, for people."""
+    others = [name for name in kernels.KERNELS if name != kernels.DEFAULT]
+    default = kernels.kernel(kernels.DEFAULT)
+    variant = {row.variant for row in PLAN if row.scenario == MAIN}
+    rest = [name for name in default.levels if name not in variant]
+    return (
+        f"only {default.name} was run; left to `make matrix`:"
+        f" {', '.join([*others, *(f'{default.name} {name}' for name in rest)])}"
+    )
 
 
 def machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str, Machine]:

@@ -116,10 +116,16 @@ class Toolchain:
         """
         mounts = [Path("/") / name for name in SHOWN] + list(shown)
         # Its own /tmp too, and first, for what is shown may lie there: builds run side by side.
-        lines = ['mount -t tmpfs tmpfs "$0/tmp"']
-        for path in map(shlex.quote, map(str, mounts)):
-            lines.append(f'mkdir -p "$0"{path} && mount --rbind {path} "$0"{path}')
-        script = " && ".join([*lines, 'exec chroot "$0" "$@" 2>&1'])
+        script = " && ".join(
+            [
+                'mount -t tmpfs tmpfs "$0/tmp"',
+                *(
+                    f'mkdir -p "$0"{path} && mount --rbind {path} "$0"{path}'
+                    for path in map(shlex.quote, map(str, mounts))
+                ),
+                'exec chroot "$0" "$@" 2>&1',
+            ]
+        )
         return run(
             [
                 need("unshare", "util-linux"),

@@ -41,6 +41,9 @@ def furnished(puppet: Puppet, swap: None) -> Puppet:
     puppet.touch("write", shared, 100)
     puppet.touch("write", puppet.map(PAGE, at=1 << 50, hint=True))
     puppet.stack(200 << 10)
+    many = puppet.map(1024 * PAGE)
+    puppet.advise(many, 1024 * PAGE, "nohugepage")
+    puppet.touch("write", many, 1024)
     return puppet
 
 

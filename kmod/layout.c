@@ -72,6 +72,9 @@ static const struct {
 	{ "device_exclusive_read", SWP_DEVICE_EXCLUSIVE_READ },
 	{ "device_exclusive_write", SWP_DEVICE_EXCLUSIVE_WRITE },
 #endif
+#ifdef SWP_DEVICE_EXCLUSIVE	/* one in place of those two from 6.15 on */
+	{ "device_exclusive", SWP_DEVICE_EXCLUSIVE },
+#endif
 #endif
 #ifdef SWP_PTE_MARKER
 	{ "marker", SWP_PTE_MARKER },
@@ -116,6 +119,7 @@ static void show_swap(struct seq_file *m)
 	show_swap_bit(m, "exclusive", zero, ptscope_swp_mkexclusive(pte));
 	for (i = 0; i < ARRAY_SIZE(swap_kinds); i++)
 		seq_printf(m, "swap.kind.%s %u\n", swap_kinds[i].name, swap_kinds[i].type);
+#ifdef SWP_PTE_MARKER		/* 6.1 has the bits without the type where it makes no markers */
 #ifdef PTE_MARKER_UFFD_WP
 	seq_printf(m, "swap.marker.uffd_wp %#llx\n", (u64)PTE_MARKER_UFFD_WP);
 #endif
@@ -124,6 +128,7 @@ static void show_swap(struct seq_file *m)
 #endif
 #ifdef PTE_MARKER_GUARD
 	seq_printf(m, "swap.marker.guard %#llx\n", (u64)PTE_MARKER_GUARD);
+#endif
 #endif
 }
 
@@ -159,6 +164,9 @@ static int layout_show(struct seq_file *m, void *unused)
 	seq_printf(m, "mask.pfn %#llx\n", (u64)PTSCOPE_ARCH_PFN_MASK);
 	for (i = 0; i < ARRAY_SIZE(ptscope_arch_bits); i++)
 		seq_printf(m, "bit.%s %u\n", ptscope_arch_bits[i].name, ptscope_arch_bits[i].bit);
+#ifdef PTSCOPE_HAS_PUD_MKINVALID	/* probed by Kbuild: x86 since 6.11, riscv since 7.x */
+	seq_puts(m, "pud_mkinvalid 1\n");
+#endif
 	ptscope_arch_fixed_facts(m);
 	show_swap(m);
 	for (i = 0; i < ARRAY_SIZE(vm_flags); i++)

@@ -17,7 +17,7 @@ from pathlib import Path
 from . import paths, store
 from .errors import Missing, SetupError
 from .proc import need, run
-from .say import say
+from .say import say, warn
 
 FRESH_SECONDS = 24 * 3600
 """The package lists are refreshed at most this often."""
@@ -193,15 +193,28 @@ class Apt:
             for folder in ("state/lists/partial", "cache/archives/partial"):
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
             (self.root / "status").touch()
-            store.write(self.sources_list, sources(self.suite, _host_archives()))
+            lines = sources(self.suite, _host_archives())
             say(f"refreshing the package lists of {self.suite} {self.arch}")
-            run(
-                ["apt-get", *self._options(), "update"],
-                what=f"package lists of {self.suite}",
-                error=SetupError,
-                remedy="is the network there, and the mirror reachable?",
-            )
+            try:
+                self._refresh(lines)
+            except SetupError as error:
+                # A mirror in the middle of its own update has lists that do not match their hashes;
+                # what the suite was released with has been there for long.
+                first, *more = lines.splitlines(keepends=True)
+                if not more:
+                    raise
+                self._refresh(first)
+                warn(f"{error.cause.splitlines()[0]}: the mirror's updates are left out")
             self._stamp.touch()
+
+    def _refresh(self, lines: str) -> None:
+        store.write(self.sources_list, lines)
+        run(
+            ["apt-get", *self._options(), "update"],
+            what=f"package lists of {self.suite} {self.arch}",
+            error=SetupError,
+            remedy="is the network there, and the mirror reachable?",
+        )
 
     def show(self, name: str) -> Package:
         """The newest version of a package; raises `Missing` when the suite has none."""

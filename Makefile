@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Every command a person or CI needs. `make` alone lists them.
 VM = python3 scripts/vm/main.py
-VARIANT ?= 5-level
+VARIANT ?=
 comma = ,
-boot_options = --variant $(VARIANT) $(if $(FILES),--files $(FILES)) $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
+boot_options = $(if $(KERNEL),--debian $(KERNEL)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(FILES),--files $(FILES)) $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install build demo test lint vm vm-shell vm-quick clean clean-cache
+.PHONY: help install build demo test matrix lint vm vm-shell vm-quick clean clean-cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,15 +18,18 @@ build: install ## make .venv with the package, fetch the newest kernel, build pt
 	@$(VM) build
 
 demo: install ## walk a live process inside a guest and compare every entry with pagemap
-	@$(VM) demo --variant $(VARIANT)
+	@$(VM) demo $(if $(VARIANT),--variant $(VARIANT))
 
 test: install ## run all tests, on the host and inside guests (ONLY='host 5-level ...' for some)
 	@$(VM) test $(foreach row,$(ONLY),--only $(row))
 
+matrix: install ## the guest tests on every kernel and in every variant (ONLY='7.2-arm64 lpa2 race ...')
+	@$(VM) matrix $(foreach row,$(ONLY),--only $(row))
+
 lint: build ## ruff, mypy, the module's own checks
 	@scripts/lint.sh
 
-vm: install ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR] [VARIANT=pti] [SMP=2]
+vm: install ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR] [KERNEL=NAME] [VARIANT=pti] [SMP=2]
 	@test -n "$$RUN" || { echo "usage: make vm RUN='command' [FILES=DIR] [VARIANT=NAME] [SMP=N]" >&2; exit 2; }
 	@$(VM) run $(boot_options) -- "$$RUN"
 
@@ -34,7 +37,7 @@ vm-shell: install ## a shell in a guest: make vm-shell [FILES=DIR] [VARIANT=4-le
 	@$(VM) shell $(boot_options)
 
 vm-quick: install ## guest tests on a saved guest, in seconds: make vm-quick [TESTS='-k walk'] [VARIANT=pti]
-	@$(VM) quick --variant $(VARIANT) -- $(TESTS)
+	@$(VM) quick $(if $(VARIANT),--variant $(VARIANT)) -- $(TESTS)
 
 clean: ## remove what was built in the checkout
 	rm -rf build .venv

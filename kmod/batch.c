@@ -221,9 +221,9 @@ again:
 /*
  * kernel_batch() - one batch of the kernel half: a snapshot
  *
- * Contract: sleeps, called without locks.  The root is that of the caller's
- * own mm, whose upper half is the kernel's; for what is below it see
- * read_entries().  Walks twice and delivers only what came out the same;
+ * Contract: sleeps, called without locks.  The root is a static table of the
+ * kernel or, where one root serves both halves, that of the caller's own mm;
+ * for what is below it see read_entries().  Walks twice and delivers only what came out the same;
  * each further try takes a smaller piece.
  */
 static ssize_t kernel_batch(struct ptscope_job *job, struct ptscope_position *at, size_t limit)

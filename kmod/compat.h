@@ -9,10 +9,11 @@
 #include <linux/pgtable.h>
 
 /*
- * The exclusive bit of swap entries came in 5.19 behind this macro, one
- * architecture at a time.
+ * The exclusive bit of swap entries came in 5.19 (1493a1913e34).  Its own
+ * macro, __HAVE_ARCH_PTE_SWP_EXCLUSIVE, went away in 6.3 when all
+ * architectures had it; the name of the bit stayed.
  */
-#ifdef __HAVE_ARCH_PTE_SWP_EXCLUSIVE
+#if defined(_PAGE_SWP_EXCLUSIVE) || defined(PTE_SWP_EXCLUSIVE)
 static inline pte_t ptscope_swp_mkexclusive(pte_t pte)
 {
 	return pte_swp_mkexclusive(pte);
@@ -21,6 +22,22 @@ static inline pte_t ptscope_swp_mkexclusive(pte_t pte)
 static inline pte_t ptscope_swp_mkexclusive(pte_t pte)
 {
 	return pte;
+}
+#endif
+
+/*
+ * 7.3 calls the userfaultfd bit "uffd", no longer "uffd_wp", since it stands
+ * for more than write protection; pgtable_supports_uffd() came with that.
+ */
+#ifdef pgtable_supports_uffd
+static inline pte_t ptscope_swp_mkuffd(pte_t pte)
+{
+	return pte_swp_mkuffd(pte);
+}
+#else
+static inline pte_t ptscope_swp_mkuffd(pte_t pte)
+{
+	return pte_swp_mkuffd_wp(pte);
 }
 #endif
 

@@ -12,13 +12,12 @@
 
 #include "ptscope.h"
 
-/* The levels and halves of the address space, as the hardware walks them. */
+/* space.c: the levels and halves of the address space, as the hardware walks them */
 
 #define PTSCOPE_LEVELS 5
 
 struct ptscope_level {
 	u8 number;	/* PTSCOPE_LEVEL_* */
-	u8 helpers;	/* whose pXd_*() helpers apply to its entries */
 	u8 shift;
 	u16 entries;
 };
@@ -33,6 +32,8 @@ struct ptscope_space {
 
 extern struct ptscope_space ptscope_space;
 extern const char * const ptscope_level_names[PTSCOPE_LEVELS + 1];
+
+void ptscope_space_init(void);
 
 struct ptscope_bit {
 	const char *name;

@@ -33,7 +33,12 @@ static const struct {
 	{ "softdirty", VM_SOFTDIRTY },
 	{ "uffd_missing", VM_UFFD_MISSING },
 	{ "uffd_wp", VM_UFFD_WP },
+#ifdef VM_UFFD_MINOR		/* 5.13 */
 	{ "uffd_minor", VM_UFFD_MINOR },
+#endif
+#ifdef VM_UFFD_RWP		/* 7.3 */
+	{ "uffd_rwp", VM_UFFD_RWP },
+#endif
 	{ "hugepage", VM_HUGEPAGE },
 	{ "nohugepage", VM_NOHUGEPAGE },
 	{ "mergeable", VM_MERGEABLE },
@@ -67,9 +72,15 @@ static const struct {
 	{ "device_exclusive_read", SWP_DEVICE_EXCLUSIVE_READ },
 	{ "device_exclusive_write", SWP_DEVICE_EXCLUSIVE_WRITE },
 #endif
+#ifdef SWP_DEVICE_EXCLUSIVE	/* one in place of those two from 6.15 on */
+	{ "device_exclusive", SWP_DEVICE_EXCLUSIVE },
+#endif
 #endif
 #ifdef SWP_PTE_MARKER
 	{ "marker", SWP_PTE_MARKER },
+#endif
+#ifdef SWP_SWAPIN_ERROR		/* 5.19 to 6.2, then a marker */
+	{ "swapin_error", SWP_SWAPIN_ERROR },
 #endif
 };
 
@@ -83,7 +94,7 @@ static void show_swap_bit(struct seq_file *m, const char *name, u64 before, pte_
 	u64 mask = before ^ pte_val(after);
 
 	if (mask)
-		seq_printf(m, "swap.bit.%s %lu\n", name, __ffs(mask));
+		seq_printf(m, "swap.bit.%s %u\n", name, (unsigned int)__ffs64(mask));
 }
 
 /*
@@ -93,7 +104,9 @@ static void show_swap_bit(struct seq_file *m, const char *name, u64 before, pte_
 static void show_swap(struct seq_file *m)
 {
 	u64 zero = swap_raw(0, 0);
-	u64 offset_mask = zero ^ swap_raw(0, ~0UL);
+	/* Not every __swp_entry() cuts off what does not fit, but __swp_offset() does. */
+	unsigned long offset_max = __swp_offset(__swp_entry(0, ~0UL));
+	u64 offset_mask = zero ^ swap_raw(0, offset_max);
 	pte_t pte = __swp_entry_to_pte(__swp_entry(0, 0));
 	unsigned int i;
 
@@ -102,10 +115,11 @@ static void show_swap(struct seq_file *m)
 	seq_printf(m, "swap.offset_mask %#llx\n", offset_mask);
 	seq_printf(m, "swap.offset_inverted %d\n", (zero & offset_mask) == offset_mask);
 	show_swap_bit(m, "soft_dirty", zero, pte_swp_mksoft_dirty(pte));
-	show_swap_bit(m, "uffd_wp", zero, pte_swp_mkuffd_wp(pte));
+	show_swap_bit(m, "uffd_wp", zero, ptscope_swp_mkuffd(pte));
 	show_swap_bit(m, "exclusive", zero, ptscope_swp_mkexclusive(pte));
 	for (i = 0; i < ARRAY_SIZE(swap_kinds); i++)
 		seq_printf(m, "swap.kind.%s %u\n", swap_kinds[i].name, swap_kinds[i].type);
+#ifdef SWP_PTE_MARKER		/* 6.1 has the bits without the type where it makes no markers */
 #ifdef PTE_MARKER_UFFD_WP
 	seq_printf(m, "swap.marker.uffd_wp %#llx\n", (u64)PTE_MARKER_UFFD_WP);
 #endif
@@ -114,6 +128,7 @@ static void show_swap(struct seq_file *m)
 #endif
 #ifdef PTE_MARKER_GUARD
 	seq_printf(m, "swap.marker.guard %#llx\n", (u64)PTE_MARKER_GUARD);
+#endif
 #endif
 }
 
@@ -145,9 +160,13 @@ static int layout_show(struct seq_file *m, void *unused)
 	seq_printf(m, "arch %s\n", PTSCOPE_ARCH);
 	seq_printf(m, "release %s\n", init_uts_ns.name.release);
 	seq_printf(m, "page_shift %d\n", PAGE_SHIFT);
+	seq_printf(m, "max_levels %d\n", CONFIG_PGTABLE_LEVELS);
 	seq_printf(m, "mask.pfn %#llx\n", (u64)PTSCOPE_ARCH_PFN_MASK);
 	for (i = 0; i < ARRAY_SIZE(ptscope_arch_bits); i++)
 		seq_printf(m, "bit.%s %u\n", ptscope_arch_bits[i].name, ptscope_arch_bits[i].bit);
+#ifdef PTSCOPE_HAS_PUD_MKINVALID	/* probed by Kbuild: x86 since 6.11, riscv since 7.x */
+	seq_puts(m, "pud_mkinvalid 1\n");
+#endif
 	ptscope_arch_fixed_facts(m);
 	show_swap(m);
 	for (i = 0; i < ARRAY_SIZE(vm_flags); i++)

@@ -8,18 +8,7 @@
 #include <linux/module.h>
 #include <linux/security.h>
 
-#include "arch/arch.h"
 #include "internal.h"
-
-struct ptscope_space ptscope_space __ro_after_init;
-
-const char * const ptscope_level_names[PTSCOPE_LEVELS + 1] = {
-	[PTSCOPE_LEVEL_PTE] = "pte",
-	[PTSCOPE_LEVEL_PMD] = "pmd",
-	[PTSCOPE_LEVEL_PUD] = "pud",
-	[PTSCOPE_LEVEL_P4D] = "p4d",
-	[PTSCOPE_LEVEL_PGD] = "pgd",
-};
 
 static struct dentry *ptscope_dir;
 
@@ -51,7 +40,7 @@ static int __init ptscope_init(void)
 	struct dentry *dir, *file;
 	unsigned int i;
 
-	ptscope_arch_space(&ptscope_space);
+	ptscope_space_init();
 
 	/* Without debugfs the module would be of no use, so its errors are ours. */
 	dir = debugfs_create_dir("ptscope", NULL);

@@ -75,13 +75,6 @@
 #define BLOCK		4
 static_assert(BLOCK * sizeof(u64) == sizeof(struct ptscope_table));
 
-enum kind {
-	KIND_EMPTY,
-	KIND_LEAF,
-	KIND_TABLE,
-	KIND_OTHER,	/* neither empty nor present, or not to be trusted */
-};
-
 /* Output. */
 
 static size_t room(const struct walk *w)
@@ -251,62 +244,23 @@ static const u64 *read_entries(const struct walk *w, const u64 *table, unsigned 
 }
 
 /*
- * table_of() - the table that a value read from a table points to
+ * table_of() - the table that a value read above PTE level points to
  *
  * Contract: works on a value, touches no table.  A page that is not memory
  * is refused, which in the user half only a corrupt entry can bring about.
- */
-static enum kind table_of(const struct walk *w, const void *table, const u64 **next)
-{
-	unsigned long pfn = PHYS_PFN(virt_to_phys((void *)table));
-
-	if (!pfn_valid(pfn) || (w->job->kernel && !pfn_to_online_page(pfn)))
-		return KIND_OTHER;
-	*next = table;
-	return KIND_TABLE;
-}
-
-/*
- * Asks in this order: empty, present, leaf, bad.  A leaf is asked for only
- * when present, since on x86 pmd_leaf() is a bit that means something else
- * otherwise; and at every level, whatever the config says of huge pages.
- */
-#define CLASSIFY(w, name, raw, next, table) ({				\
-	name##_t entry = ptscope_make_##name(raw);			\
-	enum kind kind;							\
-									\
-	if (name##_none(entry))						\
-		kind = KIND_EMPTY;					\
-	else if (!name##_present(entry))				\
-		kind = KIND_OTHER;					\
-	else if (name##_leaf(entry))					\
-		kind = KIND_LEAF;					\
-	else if (name##_bad(entry))					\
-		kind = KIND_OTHER;					\
-	else								\
-		kind = table_of(w, table, next);			\
-	kind;								\
-})
-
-/*
- * classify() - what a value read from a table above PTE level is
  *
- * Contract: works on a value, touches no table.
+ * Return: its linear address; NULL for everything that is not a table.
  */
-static enum kind classify(const struct walk *w, const struct ptscope_level *level, u64 raw,
-			  const u64 **next)
+static const u64 *table_of(const struct walk *w, u64 raw)
 {
-	switch (level->helpers) {
-	case PTSCOPE_LEVEL_PMD:
-		return CLASSIFY(w, pmd, raw, next, (const void *)pmd_page_vaddr(entry));
-	case PTSCOPE_LEVEL_PUD:
-		return CLASSIFY(w, pud, raw, next, pud_pgtable(entry));
-	case PTSCOPE_LEVEL_P4D:
-		return CLASSIFY(w, p4d, raw, next, p4d_pgtable(entry));
-	case PTSCOPE_LEVEL_PGD:
-		return CLASSIFY(w, pgd, raw, next, p4d_offset(&entry, 0));
-	}
-	return KIND_OTHER;
+	phys_addr_t pa;
+
+	if (!ptscope_arch_is_table(raw))
+		return NULL;
+	pa = ptscope_arch_table_pa(raw);
+	if (!pfn_valid(PHYS_PFN(pa)) || (w->job->kernel && !pfn_to_online_page(PHYS_PFN(pa))))
+		return NULL;
+	return __va(pa);
 }
 
 /* Moves the position behind the entry that ends at @last. */
@@ -500,7 +454,7 @@ static size_t way_down(const struct ptscope_level *level)
  * Return: WALK_DONE or WALK_FULL.
  */
 static int add_entry(struct walk *w, const struct ptscope_level *level, const u64 *table,
-		     unsigned int index, u64 raw, enum kind kind)
+		     unsigned int index, u64 raw, bool is_table)
 {
 	const struct ptscope_level *root = ptscope_space.levels;
 	u64 last = w->at->address | ((1ULL << level->shift) - 1);
@@ -518,7 +472,7 @@ static int add_entry(struct walk *w, const struct ptscope_level *level, const u6
 	}
 
 	if (level == root && (w->job->flags & PTSCOPE_WITH_USER_PGD) && !w->job->kernel)
-		user_root = ptscope_arch_user_root(w->mm->pgd);
+		user_root = ptscope_arch_user_root(w->mm);
 	if (again || user_root)
 		close_run(w);
 	if (user_root)
@@ -526,7 +480,7 @@ static int add_entry(struct walk *w, const struct ptscope_level *level, const u6
 	if (w->run)
 		need += w->count * sizeof(u64);
 	need += sizeof(*w->run);
-	if (kind == KIND_TABLE)
+	if (is_table)
 		need += way_down(level);
 	if (room(w) < need)
 		return WALK_FULL;
@@ -545,7 +499,7 @@ static int add_entry(struct walk *w, const struct ptscope_level *level, const u6
 		w->gap = 0;
 		w->at->seen[level->number] = last;
 	}
-	if (again || user_root || kind == KIND_TABLE)
+	if (again || user_root || is_table)
 		close_run(w);
 	return WALK_DONE;
 }
@@ -578,8 +532,7 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 	w->work -= WORK_TABLE;
 	for (;;) {
 		unsigned int index, count, looked;
-		const u64 *from, *next = NULL;
-		enum kind kind;
+		const u64 *from, *next;
 		u64 first, last, raw;
 
 		ret = enter_vmas(w);
@@ -613,15 +566,15 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 		}
 		last = first | (span - 1);
 
-		kind = classify(w, level, raw, &next);
-		if (kind == KIND_TABLE && !is_safe(w, first, last)) {
+		next = table_of(w, raw);
+		if (next && !is_safe(w, first, last)) {
 			ret = WALK_LOCK;
 			break;
 		}
-		ret = add_entry(w, level, table, index, raw, kind);
+		ret = add_entry(w, level, table, index, raw, next);
 		if (ret)
 			break;
-		if (kind == KIND_TABLE) {
+		if (next) {
 			ret = walk_table(w, level + 1, next);
 			if (ret)
 				break;
@@ -643,11 +596,16 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
  */
 int ptscope_walk_segment(struct walk *w)
 {
+	const u64 *root;
 	int ret;
 
+	if (w->job->kernel)
+		root = ptscope_arch_kernel_root(w->mm);
+	else
+		root = (const u64 *)w->mm->pgd;
 	w->finished = false;
 	rcu_read_lock();
-	ret = walk_table(w, ptscope_space.levels, (const u64 *)w->mm->pgd);
+	ret = walk_table(w, ptscope_space.levels, root);
 	if (!ret) {
 		/* VMAs in the last empty stretch have not been entered */
 		w->at->address = w->last;

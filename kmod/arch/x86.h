@@ -1,16 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * What the walker and the layout have to know about x86-64.
- *
- * An architecture header gives
- *   PTSCOPE_ARCH                its name in the layout
- *   ptscope_arch_space()        the levels walked at run time and the two halves
- *   ptscope_make_{pgd,p4d,pud,pmd}()  a raw value as the kernel's type
- *   ptscope_arch_user_root()    the copy of the root that user mode runs on, or NULL
- *   ptscope_arch_bits[]         positions of the bits of an entry
- *   PTSCOPE_ARCH_PFN_MASK       address bits of an entry, as compiled
- *   ptscope_arch_{fixed,runtime}_facts()  what else the layout says
- */
+/* x86-64: arch.h says what this gives. */
 #ifndef PTSCOPE_ARCH_X86_H
 #define PTSCOPE_ARCH_X86_H
 
@@ -23,74 +12,36 @@
 
 #define PTSCOPE_ARCH "x86_64"
 
-/*
- * With four levels the P4D slot is the PGD slot, which helpers of the PGD
- * deny knowing: pgd_present() is always 1 then.  So the root is read with
- * the helpers of the P4D.
- */
-static inline void ptscope_arch_space(struct ptscope_space *space)
+static inline unsigned int ptscope_arch_half_bits(void)
 {
-	struct ptscope_level *level = space->levels;
-	bool five = pgtable_l5_enabled();
+	return __VIRTUAL_MASK_SHIFT;	/* 47, or 56 with five levels */
+}
 
-	*level++ = (struct ptscope_level) {
-		.number = PTSCOPE_LEVEL_PGD,
-		.helpers = five ? PTSCOPE_LEVEL_PGD : PTSCOPE_LEVEL_P4D,
-		.shift = PGDIR_SHIFT,
-		.entries = PTRS_PER_PGD,
-	};
-	if (five)
-		*level++ = (struct ptscope_level) {
-			.number = PTSCOPE_LEVEL_P4D,
-			.helpers = PTSCOPE_LEVEL_P4D,
-			.shift = P4D_SHIFT,
-			.entries = PTRS_PER_P4D,
-		};
-	*level++ = (struct ptscope_level) {
-		.number = PTSCOPE_LEVEL_PUD,
-		.helpers = PTSCOPE_LEVEL_PUD,
-		.shift = PUD_SHIFT,
-		.entries = PTRS_PER_PUD,
-	};
-	*level++ = (struct ptscope_level) {
-		.number = PTSCOPE_LEVEL_PMD,
-		.helpers = PTSCOPE_LEVEL_PMD,
-		.shift = PMD_SHIFT,
-		.entries = PTRS_PER_PMD,
-	};
-	*level++ = (struct ptscope_level) {
-		.number = PTSCOPE_LEVEL_PTE,
-		.helpers = PTSCOPE_LEVEL_PTE,
-		.shift = PAGE_SHIFT,
-		.entries = PTRS_PER_PTE,
-	};
-	space->count = level - space->levels;
-	space->user_last = (1UL << __VIRTUAL_MASK_SHIFT) - 1;
-	space->kernel_first = ~space->user_last;
+static inline unsigned int ptscope_arch_root_bits(void)
+{
+	return ptscope_arch_half_bits() + 1;
+}
+
+/* PRESENT is clear in a huge entry that is being split, or that is PROT_NONE. */
+static inline bool ptscope_arch_is_table(u64 raw)
+{
+	return (raw & (_PAGE_PRESENT | _PAGE_PSE)) == _PAGE_PRESENT;
 }
 
 /*
- * native_make_*() because __pgd() and its kin turn a frame number into a
- * machine frame number under Xen PV, and a raw entry already holds the latter.
+ * native_make_pmd() since what was read is raw already, and pmd_val() since
+ * under Xen PV a raw value holds a machine frame.  The mask leaves out the
+ * memory-encryption bit.  All levels have the same address bits.
  */
-static inline pgd_t ptscope_make_pgd(u64 raw)
+static inline phys_addr_t ptscope_arch_table_pa(u64 raw)
 {
-	return native_make_pgd(raw);
+	return pmd_val(native_make_pmd(raw)) & PTE_PFN_MASK;
 }
 
-static inline p4d_t ptscope_make_p4d(u64 raw)
+/* The upper half of every root maps the kernel, so that of the caller does. */
+static inline const u64 *ptscope_arch_kernel_root(const struct mm_struct *mm)
 {
-	return native_make_p4d(raw);
-}
-
-static inline pud_t ptscope_make_pud(u64 raw)
-{
-	return native_make_pud(raw);
-}
-
-static inline pmd_t ptscope_make_pmd(u64 raw)
-{
-	return native_make_pmd(raw);
+	return (const u64 *)mm->pgd;
 }
 
 /*
@@ -99,11 +50,11 @@ static inline pmd_t ptscope_make_pmd(u64 raw)
  * has to be asked, not only the config.
  */
 #if defined(CONFIG_PAGE_TABLE_ISOLATION) || defined(CONFIG_MITIGATION_PAGE_TABLE_ISOLATION)
-static inline const u64 *ptscope_arch_user_root(pgd_t *root)
+static inline const u64 *ptscope_arch_user_root(const struct mm_struct *mm)
 {
 	if (!boot_cpu_has(X86_FEATURE_PTI))
 		return NULL;
-	return (const u64 *)kernel_to_user_pgdp(root);
+	return (const u64 *)kernel_to_user_pgdp(mm->pgd);
 }
 
 static inline bool ptscope_arch_pti(void)
@@ -111,7 +62,7 @@ static inline bool ptscope_arch_pti(void)
 	return boot_cpu_has(X86_FEATURE_PTI);
 }
 #else
-static inline const u64 *ptscope_arch_user_root(pgd_t *root)
+static inline const u64 *ptscope_arch_user_root(const struct mm_struct *mm)
 {
 	return NULL;
 }
@@ -120,6 +71,13 @@ static inline bool ptscope_arch_pti(void)
 {
 	return false;
 }
+#endif
+
+/* The name of the bit as 7.3 has it, and before. */
+#ifdef _PAGE_BIT_UFFD
+#define PTSCOPE_PAGE_BIT_UFFD _PAGE_BIT_UFFD
+#else
+#define PTSCOPE_PAGE_BIT_UFFD _PAGE_BIT_UFFD_WP
 #endif
 
 /* Bits 51:12, which is also what the kernel has as its own limit. */
@@ -139,8 +97,8 @@ static const struct ptscope_bit ptscope_arch_bits[] __maybe_unused = {
 	{ "global", _PAGE_BIT_GLOBAL },
 	{ "protnone", _PAGE_BIT_PROTNONE },
 	{ "special", _PAGE_BIT_SPECIAL },
-#if defined(CONFIG_HAVE_ARCH_USERFAULTFD_WP) && defined(_PAGE_BIT_UFFD_WP)
-	{ "uffd_wp", _PAGE_BIT_UFFD_WP },
+#ifdef CONFIG_HAVE_ARCH_USERFAULTFD_WP
+	{ "uffd_wp", PTSCOPE_PAGE_BIT_UFFD },
 #endif
 #ifdef CONFIG_MEM_SOFT_DIRTY
 	{ "soft_dirty", _PAGE_BIT_SOFT_DIRTY },
@@ -155,6 +113,9 @@ static const struct ptscope_bit ptscope_arch_bits[] __maybe_unused = {
 	{ "pkey", _PAGE_BIT_PKEY_BIT0 },
 #endif
 	{ "nx", _PAGE_BIT_NX },
+#ifdef _PAGE_BIT_NOPTISHADOW	/* of root entries; newer, but in 6.12 stable too */
+	{ "noptishadow", _PAGE_BIT_NOPTISHADOW },
+#endif
 };
 
 static inline void ptscope_arch_fixed_facts(struct seq_file *m)

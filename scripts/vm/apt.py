@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import paths, store
-from .errors import SetupError
+from .errors import Missing, SetupError
 from .proc import need, run
-from .say import say
+from .say import say, warn
 
 FRESH_SECONDS = 24 * 3600
 """The package lists are refreshed at most this often."""
@@ -24,11 +25,23 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 # Which lines a suite's sources have: the archive (main or security) and the release name there.
 SUITES: dict[str, tuple[tuple[str, str], ...]] = {
+    "bullseye": (
+        ("main", "bullseye"),
+        ("security", "bullseye-security"),
+    ),
     "bookworm": (
         ("main", "bookworm"),
         ("main", "bookworm-updates"),
         ("security", "bookworm-security"),
     ),
+    "trixie": (
+        ("main", "trixie"),
+        ("main", "trixie-updates"),
+        ("security", "trixie-security"),
+    ),
+    "sid": (("main", "sid"),),
+    # On its own: beside sid apt would always prefer what sid has.
+    "experimental": (("main", "experimental"),),
 }
 
 
@@ -40,6 +53,7 @@ class Package:
     version: str
     depends: tuple[str, ...]
     """Names only, the first of each group of alternatives."""
+    arch: str = "all"
 
 
 def parse_package(text: str) -> Package:
@@ -52,7 +66,12 @@ def parse_package(text: str) -> Package:
     names = [
         re.split(r"[ |(:]", group.strip())[0] for group in fields.get("Depends", "").split(",")
     ]
-    return Package(fields["Package"], fields["Version"], tuple(name for name in names if name))
+    return Package(
+        fields["Package"],
+        fields["Version"],
+        tuple(name for name in names if name),
+        fields.get("Architecture", "all"),
+    )
 
 
 def archive_of(release: str) -> str:
@@ -174,27 +193,47 @@ class Apt:
             for folder in ("state/lists/partial", "cache/archives/partial"):
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
             (self.root / "status").touch()
-            store.write(self.sources_list, sources(self.suite, _host_archives()))
+            lines = sources(self.suite, _host_archives())
             say(f"refreshing the package lists of {self.suite} {self.arch}")
-            run(
-                ["apt-get", *self._options(), "update"],
-                what=f"package lists of {self.suite}",
-                error=SetupError,
-                remedy="is the network there, and the mirror reachable?",
-            )
+            try:
+                self._refresh(lines)
+            except SetupError as error:
+                # A mirror in the middle of its own update has lists that do not match their hashes;
+                # what the suite was released with has been there for long.
+                first, *more = lines.splitlines(keepends=True)
+                if not more:
+                    raise
+                self._refresh(first)
+                warn(f"{error.cause.splitlines()[0]}: the mirror's updates are left out")
             self._stamp.touch()
 
+    def _refresh(self, lines: str) -> None:
+        store.write(self.sources_list, lines)
+        run(
+            ["apt-get", *self._options(), "update"],
+            what=f"package lists of {self.suite} {self.arch}",
+            error=SetupError,
+            remedy="is the network there, and the mirror reachable?",
+        )
+
     def show(self, name: str) -> Package:
-        """The newest version of a package; raises `SetupError` when the suite has none."""
+        """The newest version of a package; raises `Missing` when the suite has none."""
+        what = f"looking up {name} in {self.suite}"
+        names = run(
+            ["apt-cache", *self._options(), "pkgnames", name], what=what, error=SetupError
+        )
+        missing = Missing(f"{self.suite} has no package {name} for {self.arch}")
+        if name not in names.split():
+            raise missing
         text = run(
             ["apt-cache", *self._options(), "show", "--no-all-versions", name],
-            what=f"looking up {name} in {self.suite}",
-            error=SetupError,
+            what=what,
+            error=Missing,
         )
         try:
             return parse_package(text)
         except KeyError:
-            raise SetupError(f"{self.suite} has no package {name} for {self.arch}") from None
+            raise missing from None
 
     def closure(self, name: str, pattern: str) -> list[Package]:
         """``name`` and what it depends on, directly or not, as far as names match ``pattern``."""
@@ -218,6 +257,33 @@ class Apt:
             remedy="is the network there, and the mirror reachable?",
         )
         return sorted(into.glob("*.deb"))
+
+    def extract(self, packages: Sequence[str], root: Path) -> None:
+        """Unpack ``packages`` and all they need into a new directory, running nothing of them."""
+        # A mirror that is frozen in time is one that this machine is set up for, or none at all.
+        valid = run(
+            ["apt-config", "shell", "value", "Acquire::Check-Valid-Until/b"],
+            what="asking apt how it is set up",
+        )
+        options = []
+        if "false" in valid:
+            options.append('--aptopt=Acquire::Check-Valid-Until "false"')
+        run(
+            [
+                need("mmdebstrap", "mmdebstrap"),
+                "--mode=root",
+                "--variant=extract",
+                f"--architectures={self.arch}",
+                f"--include={','.join(packages)}",
+                "--format=directory",
+                *options,
+                self.suite,
+                root,
+                self.sources_list,
+            ],
+            what=f"mmdebstrap of {self.suite} {self.arch}",
+            remedy="run as root, with the network there",
+        )
 
 
 def installed(names: list[str]) -> set[str]:

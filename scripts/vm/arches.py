@@ -26,6 +26,10 @@ class Arch:
     """The kernel's console= on QEMU's first serial port."""
     ram_base: int
     """Guest-physical address, in bytes, where RAM begins."""
+    kernel_arch: str
+    """The kernel's ARCH."""
+    triplet: str
+    """What the names of its compilers begin with, and its directory of libraries."""
     append: tuple[str, ...] = ()
     """Kernel arguments every guest of this architecture gets."""
     firmware: tuple[str, ...] = ()
@@ -45,6 +49,33 @@ ARCHES: dict[str, Arch] = {
             cpu="max,erms=off,fsrm=off",
             console="ttyS0",
             ram_base=0,
+            kernel_arch="x86",
+            triplet="x86_64-linux-gnu",
+        ),
+        Arch(
+            name="arm64",
+            machine_names=("aarch64",),
+            qemu="qemu-system-aarch64",
+            qemu_package="qemu-system-arm",
+            machine="virt",
+            # The architected algorithm of pointer authentication makes boots three times slower.
+            cpu="max,pauth-impdef=on",
+            console="ttyAMA0",
+            ram_base=0x4000_0000,
+            kernel_arch="arm64",
+            triplet="aarch64-linux-gnu",
+        ),
+        Arch(
+            name="riscv64",
+            machine_names=("riscv64",),
+            qemu="qemu-system-riscv64",
+            qemu_package="qemu-system-misc",
+            machine="virt",
+            cpu="rv64",
+            console="ttyS0",
+            ram_base=0x8000_0000,
+            kernel_arch="riscv",
+            triplet="riscv64-linux-gnu",
         ),
     )
 }

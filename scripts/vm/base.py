@@ -7,6 +7,7 @@ for every architecture; what maintainer scripts would have done is done here.
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from . import cpio, paths, store
 from .apt import Apt
+from .arches import ARCHES
 from .errors import BuildError
 from .kernels import Kernel
 from .proc import need, run
@@ -27,6 +29,8 @@ PACKAGES = (
     "python3-psutil",
     "python3-pytest",
 )
+NATIVE = ("busybox-static", "python3")
+"""What must run here while the user space of another architecture is made."""
 
 # Nothing in a guest reads these, and every byte is unpacked at each boot (patterns below /).
 DROPPED = (
@@ -106,9 +110,11 @@ def _strip(root: Path) -> None:
         shutil.rmtree(cached)
 
 
-def _applets(root: Path) -> None:
-    """Links for the programs busybox has and no package brought."""
-    listed = run([root / "usr/bin/busybox", "--list-full"], what="asking busybox for its programs")
+def _applets(root: Path, native: Path) -> None:
+    """Links for the programs busybox has and no package brought; ``native`` can run here."""
+    listed = run(
+        [native / "usr/bin/busybox", "--list-full"], what="asking busybox for its programs"
+    )
     for name in listed.split():
         path = root / "usr" / name.removeprefix("usr/")
         if not path.exists() and not path.is_symlink():
@@ -116,22 +122,31 @@ def _applets(root: Path) -> None:
             path.symlink_to("/usr/bin/busybox")
 
 
-def _compile(root: Path) -> None:
-    """Byte-compile with the guest's own python: importing from source takes seconds under TCG."""
+def _compile(root: Path, native: Path) -> None:
+    """Byte-compile with the guest's own python: importing from source takes seconds under TCG.
+
+    Byte code is the same on every architecture, so the python of ``native`` makes it; ``root`` is
+    ``native`` itself or a directory in it.
+    """
     lib = root / "usr" / "lib"
+    place = f"/{root.relative_to(native)}".removesuffix("/.").rstrip(".")
     folders = [f"/{p.relative_to(root)}" for p in sorted(lib.glob("python3*")) if p.is_dir()]
     # Files that are meant not to compile (test data) make compileall exit with 1.
     subprocess.run(
         [
             need("chroot", "coreutils"),
-            root,
+            native,
             "/usr/bin/python3",
             "-m",
             "compileall",
             "-q",
             "--invalidation-mode",
             "unchecked-hash",
-            *folders,
+            "-s",
+            place,
+            "-p",
+            "/",
+            *(f"{place.rstrip('/')}{folder}" for folder in folders),
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -141,7 +156,7 @@ def _compile(root: Path) -> None:
     if not list(lib.glob("python3*/__pycache__/os.*.pyc")):
         raise BuildError(
             "the guest's python did not compile its own library",
-            f"try: chroot {root} /usr/bin/python3 -m compileall /usr/lib/python3.*",
+            f"try: chroot {native} /usr/bin/python3 -m compileall /usr/lib/python3.*",
         )
 
 
@@ -154,48 +169,43 @@ def _etc(root: Path) -> None:
     (root / "etc/hostname").write_text("ptscope-guest\n")
 
 
-def _make(kernel: Kernel, final: Path) -> None:
-    apt = Apt(kernel.suite, kernel.arch)
+def _extract(suite: str, arch: str, packages: tuple[str, ...], root: Path) -> None:
+    apt = Apt(suite, arch)
     apt.update()
-    say(f"making the guest's user space from {kernel.suite} ({', '.join(PACKAGES)})")
+    apt.extract(packages, root)
+    _merge_usr(root)
+
+
+def _make(kernel: Kernel, final: Path) -> None:
+    suite = kernel.userland
+    say(f"making the user space of {suite} {kernel.arch} ({', '.join(PACKAGES)})")
     # mmdebstrap wants a directory that its unpacking may own; the cache may be anywhere.
     with tempfile.TemporaryDirectory(prefix="ptscope-base-") as scratch:
-        root = Path(scratch) / "root"
-        run(
-            [
-                need("mmdebstrap", "mmdebstrap"),
-                "--mode=root",
-                "--variant=extract",
-                f"--architectures={kernel.arch}",
-                f"--include={','.join(PACKAGES)}",
-                "--format=directory",
-                kernel.suite,
-                root,
-                apt.sources_list,
-            ],
-            what="mmdebstrap",
-            remedy="run as root, with the network there",
-        )
-        _merge_usr(root)
+        native = root = Path(scratch) / "root"
+        if platform.machine() not in ARCHES[kernel.arch].machine_names:
+            here = next(a for a in ARCHES.values() if platform.machine() in a.machine_names)
+            _extract(suite, here.name, NATIVE, native)
+            root = native / "guest"
+        _extract(suite, kernel.arch, PACKAGES, root)
         _strip(root)
-        _applets(root)
+        _applets(root, native)
         _etc(root)
-        _compile(root)
+        _compile(root, native)
         with final.open("wb") as out:
             cpio.write(dict(cpio.from_dir(root)), out)
     say(f"user space: {final.stat().st_size / 1e6:.0f} MB")
 
 
 def base(kernel: Kernel) -> Path:
-    """The cached base archive for guests of this kernel's suite and architecture."""
+    """The cached base archive for guests of this kernel's architecture."""
     key = store.digest(
-        kernel.suite,
+        kernel.userland,
         kernel.arch,
         *PACKAGES,
         Path(__file__).read_bytes(),
         Path(cpio.__file__).read_bytes(),
     )
-    name = f"base-{kernel.suite}-{kernel.arch}"
+    name = f"base-{kernel.userland}-{kernel.arch}"
     final = paths.cache() / "images" / f"{name}-{key}.cpio"
     made = store.make_file(final, lambda partial: _make(kernel, partial), name)
     store.forget_others(final, f"{name}-*.cpio")

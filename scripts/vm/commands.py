@@ -93,6 +93,7 @@ def _machine(
 ) -> qemu.Machine:
     _forget_logs()
     bootable = _bootable(options)
+    options.variant = options.variant or bootable.kernel.default_variant
     init = list(more)
     what = contents(bootable, options, init)
     machine = prepare.machine(
@@ -166,6 +167,13 @@ def test(options: argparse.Namespace) -> int:
     from .testrun import run_all
 
     return run_all(options.only or [], options.jobs)
+
+
+def matrix(options: argparse.Namespace) -> int:
+    """`matrix`."""
+    from .matrix import run_matrix
+
+    return run_matrix(options.only or [], options.jobs)
 
 
 def quick(options: argparse.Namespace) -> int:

@@ -56,3 +56,9 @@ class Splat(VmError):
     """The guest's kernel reported a bug of its own (oops, warning, lockdep, stall...)."""
 
     exit_status = 206
+
+
+class Missing(SetupError):
+    """A suite no longer has, or does not yet have, a package."""
+
+    exit_status = 207

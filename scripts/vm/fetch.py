@@ -8,6 +8,7 @@ cache/kernels/NAME/VERSION/        the packages, extracted
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shutil
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from . import paths, store
 from .apt import Apt, Package
-from .errors import SetupError
+from .arches import ARCHES
+from .errors import Missing, SetupError
 from .kernels import Kernel
 from .proc import need, run
 from .say import say, warn
@@ -42,7 +44,17 @@ class Fetched:
     @property
     def image(self) -> Path:
         """What QEMU boots."""
-        return self.root / "boot" / f"vmlinuz-{self.release}"
+        # Where 5.10 to 6.12 have it, and 7.2; on riscv64 it is called vmlinux when uncompressed.
+        for name in (
+            f"boot/vmlinuz-{self.release}",
+            f"boot/vmlinux-{self.release}",
+            f"usr/lib/modules/{self.release}/vmlinuz",
+        ):
+            if (self.root / name).exists():
+                return self.root / name
+        raise SetupError(
+            f"{self.root} has no image of {self.release}", f"remove it: rm -r {self.root}"
+        )
 
     @property
     def modules(self) -> Path:
@@ -84,11 +96,21 @@ def relocate_headers(root: Path, final: Path) -> None:
         )
 
 
+def _native(kernel: Kernel) -> Apt:
+    """apt for programs that run here, while a module is built."""
+    here = next(a.name for a in ARCHES.values() if platform.machine() in a.machine_names)
+    return Apt(kernel.suite, here)
+
+
 def _resolve(kernel: Kernel, apt: Apt) -> tuple[str, str, str | None, list[Package]]:
     meta = apt.show(kernel.image)
     release = _release(meta, "image")
     packages = {p.name: p for p in apt.closure(f"linux-image-{release}", IMAGE)}
     version = packages[f"linux-image-{release}"].version
+    # Image and headers have the same release: a module for another is of no use.
+    headers = _release(apt.show(kernel.headers), "headers")
+    if headers != release:
+        raise Missing(f"{kernel.suite} has {release} but headers of {headers}")
     wanted = [release]
     foreign = None
     if kernel.foreign_headers:
@@ -96,6 +118,12 @@ def _resolve(kernel: Kernel, apt: Apt) -> tuple[str, str, str | None, list[Packa
         wanted.append(foreign)
     for each in wanted:
         packages |= {p.name: p for p in apt.closure(f"linux-headers-{each}", HEADERS)}
+    native = _native(kernel)
+    native.update()
+    # kbuild's programs run while a module is built, whatever it is built for.
+    for name in packages:
+        if name.startswith("linux-kbuild-"):
+            packages[name] = native.show(name)
     return version, release, foreign, list(packages.values())
 
 
@@ -103,7 +131,11 @@ def _extract(apt: Apt, packages: list[Package], partial: Path, final: Path) -> N
     debs = partial / "debs"
     debs.mkdir()
     say(f"downloading {len(packages)} packages: {', '.join(p.name for p in packages)}")
-    files = apt.download(packages, debs)
+    of_arch: dict[str, list[Package]] = {}
+    for package in packages:
+        of_arch.setdefault(apt.arch if package.arch == "all" else package.arch, []).append(package)
+    for arch, group in of_arch.items():
+        files = Apt(apt.suite, arch).download(group, debs)
     if len(files) != len(packages):
         raise SetupError(f"apt downloaded {len(files)} of {len(packages)} packages")
     say("extracting them")
@@ -152,6 +184,9 @@ def fetch(kernel: Kernel) -> Fetched:
         store.make_dir(
             final, lambda partial: _extract(apt, packages, partial, final), f"kernel-{kernel.name}"
         )
+    except Missing:
+        # What was there once does not show that it is there.
+        raise
     except SetupError as failure:
         if cached is None:
             raise

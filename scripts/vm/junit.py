@@ -67,6 +67,18 @@ def failures(root: ET.Element) -> list[str]:
     ]
 
 
+def skips(root: ET.Element) -> list[tuple[str, str]]:
+    """Names of the skipped cases, and why."""
+    return [
+        (
+            f"{case.get('classname', '')}::{case.get('name', '')}".lstrip(":"),
+            skipped.get("message") or "no reason is given",
+        )
+        for case in root.iter("testcase")
+        if (skipped := case.find("skipped")) is not None
+    ]
+
+
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

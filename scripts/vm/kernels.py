@@ -7,6 +7,7 @@ mirrors when the next one is uploaded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .errors import UsageError
@@ -20,25 +21,145 @@ class Kernel:
     arch: str
     """A name from the table in `arches`."""
     suite: str
-    """Where kernel and user space of the guest come from."""
+    """Where the kernel comes from."""
     image: str
-    """Meta package that depends on the newest image; headers are found from its release."""
-    foreign_headers: str | None
+    """Meta package that depends on the newest image."""
+    headers: str
+    """Meta package that depends on the newest headers."""
+    levels: Mapping[str, int]
+    """The variants this kernel is booted in, the default one first, and how many page-table levels
+    the hardware then walks: both the kernel's config and the CPU decide."""
+    userland: str = "bookworm"
+    """The suite of the guest's user space."""
+    toolchain: str = "sid"
+    """The suite whose compiler builds modules for it; "host" for this machine's own."""
+    foreign_headers: str | None = None
     """Meta package of another flavour's headers: a module built with these must be refused."""
-    layout: str
-    """The shipped layout this kernel must agree with."""
+    memory: int = 3584
+    """MiB of a guest."""
 
+    @property
+    def layout(self) -> str:
+        """The shipped layout this kernel must agree with."""
+        return self.name
+
+    @property
+    def default_variant(self) -> str:
+        """The first of its variants."""
+        return next(iter(self.levels))
+
+
+_X86_5 = {"5-level": 5, "4-level": 4, "pti": 5, "4-level-pti": 4}
+# 5.10 in Debian has no CONFIG_X86_5LEVEL: it walks four levels whatever the CPU can.
+_X86_4 = {"4-level": 4, "4-level-pti": 4}
+_ARM64_4K = {"lpa2": 5, "no-lpa2": 4}
+_ARM64_16K = {"lpa2": 4, "no-lpa2": 3}
+_RISCV64 = {"sv57": 5, "sv48": 4, "sv39": 3}
 
 KERNELS: dict[str, Kernel] = {
     row.name: row
     for row in (
         Kernel(
+            name="debian-5.10-amd64",
+            arch="amd64",
+            suite="bullseye",
+            image="linux-image-amd64",
+            headers="linux-headers-amd64",
+            levels=_X86_4,
+        ),
+        Kernel(
             name="debian-6.1-amd64",
             arch="amd64",
             suite="bookworm",
             image="linux-image-amd64",
+            headers="linux-headers-amd64",
+            levels=_X86_5,
+            toolchain="host",
             foreign_headers="linux-headers-cloud-amd64",
-            layout="debian-6.1-amd64",
+        ),
+        Kernel(
+            name="debian-6.12-amd64",
+            arch="amd64",
+            suite="trixie",
+            image="linux-image-amd64",
+            headers="linux-headers-amd64",
+            levels=_X86_5,
+        ),
+        Kernel(
+            name="debian-7.2-amd64",
+            arch="amd64",
+            suite="sid",
+            image="linux-image-amd64",
+            headers="linux-headers-amd64",
+            levels=_X86_5,
+        ),
+        Kernel(
+            name="debian-7.3-amd64",
+            arch="amd64",
+            suite="experimental",
+            image="linux-image-amd64",
+            headers="linux-headers-amd64",
+            levels=_X86_5,
+        ),
+        Kernel(
+            name="debian-6.1-arm64",
+            arch="arm64",
+            suite="bookworm",
+            image="linux-image-arm64",
+            headers="linux-headers-arm64",
+            # Compiled for 48 bits of virtual and physical address, whatever the CPU can.
+            levels={"48-bit": 4},
+        ),
+        Kernel(
+            name="debian-6.12-arm64",
+            arch="arm64",
+            suite="trixie",
+            image="linux-image-arm64",
+            headers="linux-headers-arm64",
+            levels=_ARM64_4K,
+        ),
+        Kernel(
+            name="debian-7.2-arm64",
+            arch="arm64",
+            suite="sid",
+            image="linux-image-arm64",
+            headers="linux-headers-arm64",
+            levels=_ARM64_4K,
+        ),
+        Kernel(
+            name="debian-6.12-arm64-16k",
+            arch="arm64",
+            suite="trixie",
+            image="linux-image-arm64-16k",
+            headers="linux-headers-arm64-16k",
+            levels=_ARM64_16K,
+        ),
+        Kernel(
+            name="debian-7.2-arm64-16k",
+            arch="arm64",
+            suite="sid",
+            image="linux-image-arm64-16k",
+            headers="linux-headers-arm64-16k",
+            levels=_ARM64_16K,
+        ),
+        Kernel(
+            name="debian-6.12-riscv64",
+            arch="riscv64",
+            suite="trixie",
+            image="linux-image-riscv64",
+            headers="linux-headers-riscv64",
+            levels=_RISCV64,
+            # Debian 12 has no riscv64.
+            userland="trixie",
+        ),
+        Kernel(
+            name="debian-7.2-riscv64",
+            arch="riscv64",
+            suite="sid",
+            image="linux-image-riscv64",
+            headers="linux-headers-riscv64",
+            levels=_RISCV64,
+            userland="trixie",
         ),
     )
 }

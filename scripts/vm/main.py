@@ -21,7 +21,8 @@ from vm.say import be_quiet, warn  # noqa: E402
 
 def _boot_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--variant", default=variants.DEFAULT, help=f"one of: {', '.join(variants.VARIANTS)}"
+        "--variant",
+        help=f"one of: {', '.join(variants.VARIANTS)}; by default the kernel's first",
     )
     parser.add_argument(
         "--debian",
@@ -95,6 +96,14 @@ def parser() -> argparse.ArgumentParser:
         help=f"only these: host, {', '.join(row.name for row in plan.PLAN)}",
     )
     test.add_argument("--jobs", type=int, default=2, metavar="N", help="guests at a time")
+    matrix = command("matrix", commands.matrix, "the guest tests on every kernel, in every variant")
+    matrix.add_argument(
+        "--only",
+        action="append",
+        metavar="NAME",
+        help="only these: a kernel, an architecture, a variant, race, or one row",
+    )
+    matrix.add_argument("--jobs", type=int, default=2, metavar="N", help="guests at a time")
     quick = command(
         "quick", commands.quick, "guest tests on a saved guest: seconds from edit to result"
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from . import cpio, modules, paths, store
 from .errors import UsageError
 
-GUEST_PYTHON = {"bookworm": (3, 11)}
+GUEST_PYTHON = {"bookworm": (3, 11), "trixie": (3, 13)}
 """The python of each suite: byte code is only made when the host's is the same."""
 PACKAGES = "usr/lib/python3/dist-packages"
 COMMAND = """#!/usr/bin/python3

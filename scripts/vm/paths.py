@@ -15,6 +15,7 @@ INSIDE = Path(__file__).resolve().parent / "inside"
 VENV = REPO / ".venv"
 BUILD = REPO / "build"
 JUNIT = BUILD / "junit"
+MATRIX_JUNIT = BUILD / "junit-matrix"
 LOGS = BUILD / "logs"
 
 

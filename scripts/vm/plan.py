@@ -5,7 +5,7 @@ Guest tests learn where they run from the environment:
 
     PTSCOPE_VM_SCENARIO   name of the row
     PTSCOPE_VM_VARIANT    name in the table of `variants`
-    PTSCOPE_VM_LEVELS     page-table levels the hardware walks (4, 5)
+    PTSCOPE_VM_LEVELS     page-table levels the hardware walks (3, 4, 5)
     PTSCOPE_VM_PTI        1 or 0
     PTSCOPE_VM_SMP        number of CPUs
     PTSCOPE_VM_LAYOUT     the shipped layout that must equal the running kernel's
@@ -46,11 +46,14 @@ class Row:
     init: tuple[str, ...] = ()
     """Words for init on the kernel's command line."""
     seconds: float = SECONDS
+    prefix: str = ""
+    """What its name begins with, where there are several kernels."""
 
     @property
     def name(self) -> str:
         """Names the row's log, its JUnit file and its lines in the output."""
-        return self.variant if self.scenario == MAIN else f"{self.scenario}-{self.variant}"
+        scenario = "" if self.scenario == MAIN else f"{self.scenario}-"
+        return f"{self.prefix}{scenario}{self.variant}"
 
     def pytest(self) -> list[str]:
         """pytest's arguments in the guest."""
@@ -64,7 +67,7 @@ class Row:
         return {
             "PTSCOPE_VM_SCENARIO": self.scenario,
             "PTSCOPE_VM_VARIANT": self.variant,
-            "PTSCOPE_VM_LEVELS": str(variant.levels),
+            "PTSCOPE_VM_LEVELS": str(kernel.levels[self.variant]),
             "PTSCOPE_VM_PTI": str(int(variant.pti)),
             "PTSCOPE_VM_SMP": str(self.smp),
             "PTSCOPE_VM_LAYOUT": kernel.layout,
@@ -108,3 +111,25 @@ PLAN: tuple[Row, ...] = (
     ),
     Row("nomodule", "5-level", ("test_nomodule.py",), module="none", init=("vm.module=none",)),
 )
+
+
+def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:
+    """What `make matrix` boots for a kernel: all of `MAIN` in every variant, and some races."""
+    prefix = f"{kernel.name}-"
+    rows = [Row(MAIN, variant, (), prefix=prefix) for variant in kernel.levels]
+    rows += [
+        Row("race", variant, ("test_race.py",), smp=2, init=("page_poison=1",), prefix=prefix)
+        for variant in MATRIX_RACES.get(kernel.name, ())
+    ]
+    return tuple(rows)
+
+
+# One for each architecture, on the kernel that frees tables in most ways (per-VMA locks, page-table
+# reclaim by MADV_DONTNEED), and where the locking differs most from it.
+MATRIX_RACES: dict[str, tuple[str, ...]] = {
+    "debian-5.10-amd64": ("4-level-pti",),
+    "debian-6.12-amd64": ("5-level",),
+    "debian-7.2-amd64": ("5-level",),
+    "debian-7.2-arm64": ("lpa2",),
+    "debian-7.2-riscv64": ("sv48",),
+}

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import struct
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import accel, fetch, kernels, module, overlay, package, paths, variants
+from . import accel, cpio, cross, fetch, kernels, module, overlay, package, paths, variants
 from .arches import ARCHES
 from .base import base
 from .errors import UsageError
@@ -72,11 +73,19 @@ def contents(bootable: Bootable) -> Contents:
     fetched = bootable.fetched
     assert fetched is not None, "a kernel of the user's own has no headers here"
     foreign = fetched.foreign_release
+    kernel = bootable.kernel
+    built: dict[str, cpio.Entry] = {}
+    if platform.machine() not in ARCHES[kernel.arch].machine_names:
+        # In place of what was built for this machine.
+        for name, path in cross.build(kernel).items():
+            folder = f"{overlay.PACKAGES}/ptscope" if name == cross.CORE else "tests/guest"
+            built[f"{folder}/{name}"] = cpio.file(path, 0o755)
     return Contents(
         module=module.build(fetched, fetched.release),
         foreign_module=module.build(fetched, foreign) if foreign else None,
         package=package.for_guest(),
         tests=tests(),
+        extra=built,
     )
 
 
@@ -147,13 +156,14 @@ def machine(bootable: Bootable, options: Options, scratch: Path) -> Machine:
     row = variants.variant(options.variant, arch.name)
     handle, name = tempfile.mkstemp(prefix=f"{options.name}-", suffix=".cpio", dir=scratch)
     os.close(handle)
-    entries = overlay.tree(options.contents, bootable.kernel.suite)
+    entries = overlay.tree(options.contents, bootable.kernel.userland)
     overlay.initrd(bootable.parts, entries, Path(name))
     return Machine(
         arch=arch,
         variant=row,
         accel=accel.choose(arch, row, bootable.image),
         kernel=bootable.image,
+        kernel_release=bootable.release,
         initrd=Path(name),
         log=paths.LOGS / f"{options.name}.log",
         append=(*options.append, *options.init),

@@ -37,6 +37,7 @@ class Machine:
     variant: Variant
     accel: Accel
     kernel: Path
+    kernel_release: str
     initrd: Path
     log: Path
     """The console's log."""

@@ -117,7 +117,7 @@ def run_quick(variant: str, words: list[str]) -> int:
         start = time.monotonic()
         log = paths.LOGS / f"quick-{variant}-{os.getpid()}.log"
         with Guest(replace(machine, incoming=state, log=log)) as guest:
-            guest.push(tar(overlay.tree(contents, kernel.suite)))
+            guest.push(tar(overlay.tree(contents, kernel.userland)))
             say(f"restored and filled after {time.monotonic() - start:.1f} s")
             loaded = guest.run("insmod /lib/ptscope/ptscope.ko")
             if loaded.status:

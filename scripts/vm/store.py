@@ -79,9 +79,13 @@ def make_file(final: Path, fill: Callable[[Path], None], lock: str) -> Path:
 
 
 def forget_others(keep: Path, pattern: str) -> None:
-    """Remove the files beside ``keep`` that match ``pattern``: what older inputs made."""
+    """Remove what is beside ``keep`` and matches ``pattern``: what older inputs made."""
     for other in keep.parent.glob(pattern):
-        if other != keep:
+        if other == keep:
+            continue
+        if other.is_dir():
+            shutil.rmtree(other, ignore_errors=True)
+        else:
             other.unlink(missing_ok=True)
 
 

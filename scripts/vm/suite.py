@@ -33,13 +33,16 @@ class Outcome:
 
 
 def bring_out(guest: Guest, status: int) -> Outcome:
-    """Fetch `RESULTS`, and the kernel's messages into a file beside the console's log."""
+    """Fetch `RESULTS`; the kernel's messages and the layout go into files beside its log."""
     try:
         files = guest.fetch(RESULTS)
     except FileNotFoundError:
         files = {}
     messages = guest.run(["dmesg"]).out
     (LOGS / f"{guest.machine.log.stem}.dmesg").write_bytes(messages)
+    layout = guest.run(["cat", "/sys/kernel/debug/ptscope/layout"])
+    if layout.status == 0:
+        (LOGS / f"{guest.machine.log.stem}.layout").write_bytes(layout.out)
     return Outcome(status, files.get("results/junit.xml"))
 
 

@@ -21,7 +21,7 @@ from . import accel, junit, kernels, package, paths, prepare, variants
 from .arches import ARCHES
 from .errors import UsageError, VmError
 from .guest import Guest
-from .plan import PLAN, Row
+from .plan import MAIN, PLAN, Row
 from .qemu import Machine
 from .say import say
 from .suite import guest_tests
@@ -40,6 +40,8 @@ class Result:
     failures: tuple[str, ...] = ()
     problem: str = ""
     """What went wrong outside the tests; it is counted as a failed test."""
+    skips: tuple[tuple[str, str], ...] = ()
+    """Names of the skipped tests, and why."""
 
     @property
     def good(self) -> bool:
@@ -70,9 +72,14 @@ class Printer:
 
 
 def judge(
-    name: str, document: bytes | None, status: int, seconds: float, problem: str = ""
+    name: str,
+    document: bytes | None,
+    status: int,
+    seconds: float,
+    problem: str = "",
+    folder: Path | None = None,
 ) -> Result:
-    """Turn what a run left into a result, and into build/junit/NAME.xml.
+    """Turn what a run left into a result, and into NAME.xml in ``folder`` (build/junit).
 
     ``document`` is its JUnit file (None when it left none), ``status`` pytest's exit status,
     ``problem`` what else went wrong. Missing results and runs without a test are problems too.
@@ -94,8 +101,8 @@ def judge(
     if problem:
         junit.add_problem(root, name, problem)
         counts += junit.Counts(failed=1)
-    junit.write(root, name, paths.JUNIT / f"{name}.xml")
-    return Result(name, counts, seconds, failures, problem)
+    junit.write(root, name, (folder or paths.JUNIT) / f"{name}.xml")
+    return Result(name, counts, seconds, failures, problem, tuple(junit.skips(root)))
 
 
 class Cancelled(Exception):
@@ -105,8 +112,9 @@ class Cancelled(Exception):
 class Runner:
     """Runs rows and knows what runs, so that an interrupt ends all of it."""
 
-    def __init__(self, width: int, scratch: Path) -> None:
+    def __init__(self, width: int, scratch: Path, folder: Path | None = None) -> None:
         self.width = width
+        self.folder = folder
         self.scratch = scratch
         self._stop = threading.Event()
         self._guests: set[Guest] = set()
@@ -151,7 +159,8 @@ class Runner:
             self._guests.discard(guest)
         if self._stop.is_set():
             raise Cancelled
-        return judge(row.name, document, status, time.monotonic() - start, problem)
+        seconds = time.monotonic() - start
+        return judge(row.name, document, status, seconds, problem, self.folder)
 
     def host(self, python: Path) -> Result:
         """The host's tests in a process of their own."""
@@ -201,7 +210,7 @@ class Runner:
             else ""
         )
         document = left.read_bytes() if left.exists() else None
-        return judge(HOST, document, status, time.monotonic() - start, problem)
+        return judge(HOST, document, status, time.monotonic() - start, problem, self.folder)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -237,12 +246,18 @@ def summary(results: list[Result]) -> str:
             f"{result.name:<{width}}  {counts.passed:6}  {counts.failed:6}  {counts.skipped:7}"
             f"  {result.seconds:7.1f}"
         )
+    total = sum((result.counts for result in results), junit.Counts())
+    return "\n".join([*lines, *failed_lines(results), str(total)])
+
+
+def failed_lines(results: list[Result]) -> list[str]:
+    """A line for everything that failed."""
+    lines = []
     for result in results:
         lines += [f"FAILED {result.name}: {name}" for name in result.failures]
         if result.problem:
             lines.append(f"FAILED {result.name}: {result.problem}")
-    total = sum((result.counts for result in results), junit.Counts())
-    return "\n".join([*lines, str(total)])
+    return lines
 
 
 def run_all(names: list[str], jobs: int) -> int:
@@ -252,15 +267,15 @@ def run_all(names: list[str], jobs: int) -> int:
     python = package.build()
     with tempfile.TemporaryDirectory(prefix="ptscope-test-") as name:
         scratch = Path(name)
-        machines: dict[str, Machine] = {}
+        ready: dict[str, Machine] = {}
         kernel = kernels.kernel(kernels.DEFAULT)
         if rows:
-            machines = _machines(kernel, rows, scratch)
-        width = max(len(each) for each in [HOST, *machines])
+            ready = machines(kernel, rows, scratch)
+        width = max(len(each) for each in [HOST, *ready])
         runner = Runner(width, scratch)
         with ThreadPoolExecutor(max_workers=jobs) as pool:
             futures = [pool.submit(runner.host, python)] if host else []
-            futures += [pool.submit(runner.guest, row, machines[row.name], kernel) for row in rows]
+            futures += [pool.submit(runner.guest, row, ready[row.name], kernel) for row in rows]
             try:
                 results = [future.result() for future in futures]
             except BaseException:
@@ -268,21 +283,40 @@ def run_all(names: list[str], jobs: int) -> int:
                 runner.stop()
                 raise
     print()
+    print(left_out())
     print(summary(results), flush=True)
     return 0 if all(result.good for result in results) else 1
 
 
-def _machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str, Machine]:
+def left_out() -> str:
+    """What `make test` leaves to `make matrix`, for people."""
+    others = [name for name in kernels.KERNELS if name != kernels.DEFAULT]
+    default = kernels.kernel(kernels.DEFAULT)
+    variant = {row.variant for row in PLAN if row.scenario == MAIN}
+    rest = [name for name in default.levels if name not in variant]
+    return (
+        f"only {default.name} was run; left to `make matrix`:"
+        f" {', '.join([*others, *(f'{default.name} {name}' for name in rest)])}"
+    )
+
+
+def machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str, Machine]:
     """One machine for each row; they differ in their command lines only and share one initrd."""
     bootable = prepare.debian(kernel.name)
-    options = prepare.Options(name="test", contents=prepare.contents(bootable))
+    scratch.mkdir(exist_ok=True)
+    options = prepare.Options(
+        variant=kernel.default_variant,
+        memory=kernel.memory,
+        name="test",
+        contents=prepare.contents(bootable),
+    )
     shared = prepare.machine(bootable, options, scratch)
     say(f"{len(rows)} guests with {bootable.release}, on {shared.accel}")
     arch = ARCHES[kernel.arch]
-    machines = {}
+    made = {}
     for row in rows:
         variant = variants.variant(row.variant, kernel.arch)
-        machines[row.name] = replace(
+        made[row.name] = replace(
             shared,
             variant=variant,
             accel=accel.choose(arch, variant, bootable.image),
@@ -290,4 +324,4 @@ def _machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[st
             append=row.init,
             log=paths.LOGS / f"{row.name}.log",
         )
-    return machines
+    return made

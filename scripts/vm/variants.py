@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ways to boot one kernel that change its page tables. A new one is a row."""
+"""The ways to boot a kernel that change its page tables. A new one is a row.
+
+How many levels are then walked depends on the kernel too: `Kernel.levels`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,11 @@ class Variant:
 
     name: str
     arch: str
-    cpu: str
+    cpu: str = ""
     """Additions to QEMU's -cpu."""
-    append: tuple[str, ...]
+    append: tuple[str, ...] = ()
     """Additions to the kernel's command line."""
-    levels: int
-    """Page-table levels the hardware then walks; the guest tests check it."""
-    pti: bool
+    pti: bool = False
     """User mode runs on its own copy of the PGD."""
     host_flags: tuple[str, ...] = ()
     """Flags of /proc/cpuinfo the host needs to run this variant under KVM."""
@@ -29,10 +30,17 @@ class Variant:
 VARIANTS: dict[str, Variant] = {
     row.name: row
     for row in (
-        Variant("5-level", "amd64", "", ("pti=off",), 5, False, ("la57",)),
-        Variant("4-level", "amd64", ",la57=off", ("pti=off",), 4, False),
-        Variant("pti", "amd64", "", ("pti=on",), 5, True, ("la57",)),
-        Variant("4-level-pti", "amd64", ",la57=off", ("pti=on",), 4, True),
+        Variant("5-level", "amd64", "", ("pti=off",), host_flags=("la57",)),
+        Variant("4-level", "amd64", ",la57=off", ("pti=off",)),
+        Variant("pti", "amd64", "", ("pti=on",), pti=True, host_flags=("la57",)),
+        Variant("4-level-pti", "amd64", ",la57=off", ("pti=on",), pti=True),
+        Variant("lpa2", "arm64"),
+        Variant("no-lpa2", "arm64", ",lpa2=off"),
+        # The same CPU; the kernel is not compiled for more.
+        Variant("48-bit", "arm64"),
+        Variant("sv57", "riscv64"),
+        Variant("sv48", "riscv64", "", ("no5lvl",)),
+        Variant("sv39", "riscv64", "", ("no4lvl",)),
     )
 }
 

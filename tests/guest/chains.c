@@ -39,6 +39,30 @@ static bool fact(const char *text, const char *key, uint64_t *value)
 	return false;
 }
 
+/* The mask of a bit whose position is a fact, 0 when there is no such fact. */
+static uint64_t bit(const char *text, const char *key)
+{
+	uint64_t position;
+
+	return fact(text, key, &position) ? 1ull << position : 0;
+}
+
+/* The address of the table that a table entry leads to. */
+static uint64_t address_in(const struct facts *facts, uint64_t raw)
+{
+	uint64_t address = 0;
+
+	for (size_t i = 0; i < sizeof(facts->piece) / sizeof(*facts->piece); i++)
+		address |= (raw & facts->piece[i].mask) << facts->piece[i].shift;
+	return address;
+}
+
+/* A table is as large as its entries, and lies at a multiple of that. */
+static uint64_t table_bytes(const struct level *level)
+{
+	return 8ull * level->entries;
+}
+
 const char *read_facts(const char *text, struct facts *facts)
 {
 	static const struct { const char *name; int number; } names[] = {
@@ -46,22 +70,55 @@ const char *read_facts(const char *text, struct facts *facts)
 		{ "pud", PTSCOPE_LEVEL_PUD }, { "pmd", PTSCOPE_LEVEL_PMD },
 		{ "pte", PTSCOPE_LEVEL_PTE },
 	};
-	uint64_t pfn, physical, c_mask, present, huge, user, levels, pti, shift, entries;
+	uint64_t pfn, physical = ~0ull, c_mask = 0, levels, pti = 0, shift, entries, lpa2;
+	const char *arch = strstr(text, "arch ");
 	char key[64];
 
 	memset(facts, 0, sizeof(*facts));
-	if (!fact(text, "mask.pfn", &pfn) || !fact(text, "runtime.physical_mask", &physical)
-	    || !fact(text, "runtime.c_mask", &c_mask) || !fact(text, "bit.present", &present)
-	    || !fact(text, "bit.huge", &huge) || !fact(text, "bit.user", &user)
-	    || !fact(text, "runtime.levels", &levels)
+	if (!arch || !fact(text, "mask.pfn", &pfn) || !fact(text, "runtime.levels", &levels)
 	    || !fact(text, "runtime.user_last", &facts->user_last)
-	    || !fact(text, "runtime.kernel_first", &facts->kernel_first)
-	    || !fact(text, "runtime.pti", &pti))
+	    || !fact(text, "runtime.kernel_first", &facts->kernel_first))
 		return "the layout lacks a fact";
-	facts->table_mask = pfn & physical & ~c_mask;
-	facts->present = 1ull << present;
-	facts->huge = 1ull << huge;
-	facts->user = 1ull << user;
+	facts->piece[0].mask = pfn;
+	arch += strlen("arch ");
+	if (!strncmp(arch, "x86_64", 6)) {
+		uint64_t huge = bit(text, "bit.huge");
+
+		if (!fact(text, "runtime.physical_mask", &physical)
+		    || !fact(text, "runtime.c_mask", &c_mask)
+		    || !fact(text, "runtime.pti", &pti))
+			return "the layout lacks a fact of x86";
+		facts->piece[0].mask = pfn & physical & ~c_mask;
+		facts->present = bit(text, "bit.present");
+		facts->table_mask = huge;
+		facts->user_in_tables = true;
+		if (!huge)
+			return "the layout lacks a fact of x86";
+	} else if (!strncmp(arch, "arm64", 5)) {
+		facts->present = bit(text, "bit.valid");
+		facts->table_mask = facts->table_bits = bit(text, "bit.table");
+		if (fact(text, "runtime.lpa2", &lpa2) && lpa2) {
+			if (!fact(text, "mask.pfn_high", &facts->piece[1].mask)
+			    || !fact(text, "shift.pfn_high", &shift))
+				return "the layout lacks a fact of LPA2";
+			facts->piece[1].shift = shift;
+		}
+		if (!facts->table_mask)
+			return "the layout lacks a fact of arm64";
+	} else if (!strncmp(arch, "riscv64", 7)) {
+		facts->present = bit(text, "bit.present");
+		facts->table_mask = bit(text, "bit.read") | bit(text, "bit.write")
+				    | bit(text, "bit.exec");
+		if (!fact(text, "shift.pfn", &shift))
+			return "the layout lacks a fact of riscv64";
+		facts->piece[0].shift = shift;
+	} else {
+		return "the layout is of an architecture that is not known here";
+	}
+	facts->user = bit(text, "bit.user");
+	if (!facts->present || !facts->user)
+		return "the layout lacks a fact";
+	facts->physical = address_in(facts, ~0ull);
 	facts->pti = pti;
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
 		snprintf(key, sizeof(key), "runtime.level.%s.shift", names[i].name);
@@ -83,7 +140,7 @@ const char *read_facts(const char *text, struct facts *facts)
 static bool is_table(const struct facts *facts, uint64_t raw, const struct level *level)
 {
 	return level->number != PTSCOPE_LEVEL_PTE && (raw & facts->present)
-	       && !(raw & facts->huge);
+	       && (raw & facts->table_mask) == facts->table_bits;
 }
 
 /* mm/page_poison.c, include/linux/poison.h: PAGE_POISON */
@@ -94,7 +151,8 @@ static const char *check_entry(const struct facts *facts, const struct level *le
 {
 	if (raw == POISON)
 		return wrong("%s entry for %#" PRIx64 " is of a freed page", level->name, address);
-	if (address <= facts->user_last && (raw & facts->present) && !(raw & facts->user))
+	if (address <= facts->user_last && (raw & facts->present) && !(raw & facts->user)
+	    && (facts->user_in_tables || !is_table(facts, raw, level)))
 		return wrong("%s entry for %#" PRIx64 " is none of the user half: %#" PRIx64,
 			     level->name, address, raw);
 	return NULL;
@@ -150,17 +208,17 @@ const char *check_walk(const struct facts *facts, uint64_t address, char *text)
 				return wrong("not the next level: %s", line);
 			if (index != index_of(level, address))
 				return wrong("index does not match the address: %s", line);
-			if ((at & 0xfff) != index * 8ul)
+			if (at % table_bytes(level) != index * 8ul)
 				return wrong("entry address does not match the index: %s", line);
 			if (!depth && root_at && (at ^ root_at) != 0x1000)
 				return wrong("the two PGD pages are not a pair: %s", line);
-			if (previous && (at & ~0xfffull) != next_table)
+			if (previous && at - index * 8ul != next_table)
 				return wrong("not in the table that the entry above points to: %s",
 					     line);
 			problem = check_entry(facts, level, address, raw);
 			if (problem)
 				return problem;
-			next_table = raw & facts->table_mask;
+			next_table = address_in(facts, raw);
 			previous = level;
 			depth++;
 			if (depth < facts->levels && !is_table(facts, raw, level)) {
@@ -215,7 +273,8 @@ static const char *check_part(struct stream *stream, const struct part *part,
 	if (index_of(level, table->address) != table->index)
 		return wrong("%s part at %#llx has index %u", level->name, table->address,
 			     table->index);
-	if (table->table_pa & ~facts->table_mask)
+	if (table->table_pa % table_bytes(level)
+	    || table->table_pa >> 12 & ~(facts->physical >> 12))
 		return wrong("%s table at %#llx is no physical address of a table", level->name,
 			     table->table_pa);
 	if (!stream->points && (!first || !last))
@@ -259,7 +318,7 @@ static const char *check_part(struct stream *stream, const struct part *part,
 		if (!is_table(facts, raw, parent->level))
 			return wrong("%s part at %#llx below an entry that is no table: %#" PRIx64,
 				     level->name, table->address, raw);
-		if ((raw & facts->table_mask) != table->table_pa)
+		if (address_in(facts, raw) != table->table_pa)
 			return wrong("%s part at %#llx lies at %#llx, the entry above says %#" PRIx64,
 				     level->name, table->address, table->table_pa, raw);
 		if ((table->address ^ from) >> parent->level->shift)

@@ -33,10 +33,13 @@ struct level {
 struct facts {
 	int levels;
 	struct level level[MAX_LEVELS];	/* root first, walked levels only */
-	uint64_t table_mask;		/* physical address in a table entry */
+	/* The address in a table entry comes in up to two pieces, each shifted left. */
+	struct { uint64_t mask; int shift; } piece[2];
+	uint64_t physical;		/* bits that an address of a table may have */
 	uint64_t present;
-	uint64_t huge;
+	uint64_t table_mask, table_bits;	/* a present entry with these is a table */
 	uint64_t user;
+	bool user_in_tables;		/* table entries have that bit too */
 	uint64_t user_last;
 	uint64_t kernel_first;
 	bool pti;

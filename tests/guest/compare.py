@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from witness import PagemapEntry
+from witness import PAGE, PagemapEntry
 
 PRESENT = {"leaf", "protnone", "splitting"}
 """States that count as resident: the page has a frame, whether or not the hardware may use it."""
@@ -30,7 +30,7 @@ def frame(walk: dict[str, Any]) -> int:
     entry = last_entry(walk)
     base = number(entry["pfn"])
     assert base is not None
-    return base + (int(walk["address"], 16) % int(entry["page_size"]) >> 12)
+    return base + (int(walk["address"], 16) % int(entry["page_size"]) // PAGE)
 
 
 def differences(

@@ -44,11 +44,15 @@ class Own(Commands):
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._mapped: dict[int, int] = {}
+        self._guarded: list[tuple[int, int]] = []
 
     def close(self) -> None:
         """Unmap everything that was mapped here."""
         for address, length in list(self._mapped.items()):
             self.unmap(address, length)
+        for address, length in self._guarded:
+            _check(_LIBC.munmap(address, length))
+        self._guarded.clear()
 
     def where(self, place: str) -> int:
         """``text`` (a function of the C library, already called) or ``stack`` (its used end)."""
@@ -96,6 +100,13 @@ class Own(Commands):
             at = -(-whole // align) * align
             _check(_LIBC.munmap(whole, length + align))
             bits |= MAP_FIXED  # nothing else runs in this process that could take the place
+        elif at is None and huge is None:
+            # Pages without permission on both sides: else the mapping becomes one with python's.
+            around = length + 2 * witness.PAGE
+            whole = self._mmap(0, around, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._guarded.append((whole, around))
+            at = whole + witness.PAGE
+            bits |= MAP_FIXED
         address = self._mmap(at or 0, length, _prot(prot or "rw"), bits)
         self._mapped[address] = length
         return address
@@ -117,7 +128,7 @@ class Own(Commands):
     def advise(self, address: int, length: int, advice: str) -> None:
         _check(_LIBC.madvise(address, length, ADVICE[advice]))
 
-    def touch(self, how: str, address: int, count: int = 1, stride: int = 4096) -> None:
+    def touch(self, how: str, address: int, count: int = 1, stride: int = witness.PAGE) -> None:
         for place in range(address, address + count * stride, stride):
             byte = ctypes.c_ubyte.from_address(place)
             if how == "write":

@@ -155,6 +155,10 @@ static bool numbers(char **argv, int first, int count, uint64_t *values)
 	return true;
 }
 
+static sigjmp_buf guard;
+static volatile sig_atomic_t guarded;
+static volatile uint64_t fault_address;
+
 /* ---- memory ------------------------------------------------------------ */
 
 /*
@@ -308,10 +312,20 @@ static void do_advise(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
 		if (strcmp(argv[3], table[i].name))
 			continue;
+		if (table[i].advice == MADV_HWPOISON) {
+			/* The kernel may send SIGBUS to whom it takes the page from. */
+			guarded = 1;
+			if (sigsetjmp(guard, 1)) {
+				guarded = 0;
+				ok(" ");
+				return;
+			}
+		}
 		if (madvise((void *)v[0], v[1], table[i].advice))
 			fail_errno("madvise");
 		else
 			ok(" ");
+		guarded = 0;
 		return;
 	}
 	fail(EINVAL, "no such advice");
@@ -378,10 +392,6 @@ static void do_brk(int argc, char **argv)
 }
 
 /* ---- accesses ---------------------------------------------------------- */
-
-static sigjmp_buf guard;
-static volatile sig_atomic_t guarded;
-static volatile uint64_t fault_address;
 
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
@@ -685,14 +695,21 @@ static void do_uffd(int argc, char **argv)
 	if (!numbers(argv, 1, 2, v))
 		return;
 	if (fd < 0) {
-		struct uffdio_api api = {
-			.api = UFFD_API,
-			.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP
-				    | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
+		static const uint64_t features[] = {
+			UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
+			UFFD_FEATURE_PAGEFAULT_FLAG_WP,	/* before Linux 5.19 */
 		};
 
-		fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-		if (fd < 0 || ioctl(fd, UFFDIO_API, &api)) {
+		for (size_t i = 0; fd < 0 && i < sizeof(features) / sizeof(*features); i++) {
+			struct uffdio_api api = { .api = UFFD_API, .features = features[i] };
+
+			fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+			if (fd < 0 || !ioctl(fd, UFFDIO_API, &api))
+				break;
+			close(fd);
+			fd = -1;
+		}
+		if (fd < 0) {
 			fail_errno("userfaultfd");
 			return;
 		}

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
 PROGRAM = Path(__file__).with_name("puppet")
 TIMEOUT = 30.0
 """Seconds to wait for an answer: an emulated CPU under load can take a second for a fork."""
@@ -99,7 +100,7 @@ class Commands:
         """``madvise`` by the name of the advice in lower case, without ``MADV_``."""
         self.command(f"advise {address:#x} {length:#x} {advice}")
 
-    def touch(self, how: str, address: int, count: int = 1, stride: int = 4096) -> None:
+    def touch(self, how: str, address: int, count: int = 1, stride: int = PAGE) -> None:
         """Read, write (a 1) or exec one byte at ``count`` places ``stride`` bytes apart."""
         self.command(f"touch {how} {address:#x} {count} {stride:#x}")
 

@@ -25,7 +25,7 @@ WITH_USER_PGD = 2
 MIN_READ = 4096
 MAX_READ = 262144
 MAX_RANGES = 1024
-PAGE = 4096
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 REQUEST = struct.Struct("<IHHiIII")
 RANGE = struct.Struct("<QQ")

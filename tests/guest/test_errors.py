@@ -16,7 +16,7 @@ import witness
 from puppet import Puppet
 from rawfiles import RANGE, REQUEST, request
 
-PAGE = 4096
+PAGE = witness.PAGE
 KTHREADD = 2
 """kthreadd is the second task of every Linux."""
 UNUSED_PID = 4194303
@@ -211,7 +211,7 @@ def libc_io(function: str, fd: int, pointer: int, size: int) -> int:
     return ctypes.get_errno() if call(fd, pointer, size) < 0 else 0
 
 
-BAD_POINTERS = [8, 0x2000_0000_0000, KERNEL_ADDRESS, (1 << 64) - 8]
+BAD_POINTERS = [8, witness.nowhere(), KERNEL_ADDRESS, (1 << 64) - 8]
 
 
 @pytest.mark.parametrize("pointer", BAD_POINTERS, ids=hex)

@@ -6,13 +6,20 @@ The tests compare ptscope with this, so it shares no code with it.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = 4096
+PAGE = os.sysconf("SC_PAGE_SIZE")
+ENTRIES = PAGE // 8
+"""Entries of a table below the root, on every architecture."""
+HUGE = PAGE * ENTRIES
+"""What an entry of a PMD table maps."""
+MACHINE = os.uname().machine
 
 # include/uapi/linux/kernel-page-flags.h
 KPF_HUGE = 17
@@ -148,12 +155,70 @@ def vmstat(key: str) -> int:
     raise KeyError(key)
 
 
-def la57() -> bool:
-    """Whether the kernel runs with five levels: it clears the flag otherwise."""
+def cpuinfo(key: str) -> str:
+    """The first line of /proc/cpuinfo with this key."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return "la57" in line.split()
-    raise AssertionError("no flags in /proc/cpuinfo")
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    raise KeyError(key)
+
+
+def _mappable(address: int) -> bool:
+    """Whether the kernel maps a page at this address when asked for it."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    # private, anonymous, MAP_FIXED_NOREPLACE
+    place = libc.mmap(address, PAGE, 0, 0x100022, -1, 0)
+    if place not in (None, ctypes.c_void_p(-1).value):
+        libc.munmap(place, PAGE)
+    return bool(place == address)
+
+
+@functools.cache
+def user_bits() -> int:
+    """How many low bits of an address tell user addresses apart."""
+    if MACHINE == "x86_64":
+        # the kernel clears the flag when it does not run with five levels
+        return 56 if "la57" in cpuinfo("flags").split() else 47
+    if MACHINE == "riscv64":
+        # the upper half of the bits of the name is the kernel's
+        return int(cpuinfo("mmu").removeprefix("sv")) - 1
+    # arm64 has a root of its own for the kernel, and says nowhere how wide the user's is
+    return 52 if _mappable(1 << 51) else 48 if _mappable(1 << 47) else 47
+
+
+@functools.cache
+def levels() -> int:
+    """Page-table levels: as many as the bits of an address need."""
+    # where one root serves both halves, the kernel's is one bit more
+    bits = user_bits() + (MACHINE != "aarch64")
+    page_bits = PAGE.bit_length() - 1
+    return -(-(bits - page_bits) // (page_bits - 3))
+
+
+@functools.cache
+def level_names() -> tuple[str, ...]:
+    """Linux's names of the walked levels, root first: with fewer than five, P4D and then PUD are
+    folded."""
+    return {
+        5: ("pgd", "p4d", "pud", "pmd", "pte"),
+        4: ("pgd", "pud", "pmd", "pte"),
+        3: ("pgd", "pmd", "pte"),
+    }[levels()]
+
+
+def span(level: str) -> int:
+    """Bytes that an entry of this level maps or leads to."""
+    names = level_names()
+    return PAGE << (len(names) - 1 - names.index(level)) * (ENTRIES.bit_length() - 1)
+
+
+def nowhere() -> int:
+    """An address that neither the kernel nor a C library ever chooses."""
+    return 0x2000_0000_0000 if user_bits() > 46 else 0x10_0000_0000
 
 
 def pti() -> bool:

@@ -18,6 +18,7 @@ import pytest
 GUEST = Path(__file__).parents[1] / "guest"
 
 LAYOUT = """format 1
+arch x86_64
 mask.pfn 0x000ffffffffff000
 bit.present 0
 bit.user 2

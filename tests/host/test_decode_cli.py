@@ -94,7 +94,9 @@ def test_layout_is_renamed_for_shipping(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_layout_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["layout", "--list"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["debian-6.1-amd64"]
+    names = capsys.readouterr().out.splitlines()
+    assert names == sorted(names)
+    assert {"debian-5.10-amd64", "debian-7.2-arm64-16k", "debian-6.12-riscv64"} <= set(names)
 
 
 def test_decoding_needs_nothing_heavy() -> None:

@@ -178,6 +178,17 @@ def test_protection_keys_are_for_user_leaves(raw: int, level: str, pkey: int | N
     assert decode(FIVE.with_context(pkeys=0), level, raw).pkey is None
 
 
+@pytest.mark.parametrize("name", ["debian-6.12-amd64", "debian-7.2-amd64", "debian-7.3-amd64"])
+@pytest.mark.parametrize("levels", [4, 5])
+def test_bit_58_of_the_root_is_about_pti_and_of_a_leaf_about_dirty(name: str, levels: int) -> None:
+    layout = load(name).with_context(paging_levels=levels)
+    raw = 1 << 58 | 0x1027
+    assert flag_words(layout, decode(layout, "pgd", raw))[-1] == "no-pti-shadow(58)"
+    assert flag_words(layout, decode(layout, "pmd", raw))[-1] == "unused(58)"
+    leaf = decode(layout, "pte", raw)
+    assert (flag_words(layout, leaf)[-1], leaf.dirty) == ("saved-dirty(58)", True)
+
+
 def test_words_carry_bit_numbers() -> None:
     assert flag_words(FIVE, decode(FIVE, "pte", 0xD810000000001067)) == [
         "present(0)",

@@ -92,6 +92,7 @@ def pretend_network(monkeypatch: pytest.MonkeyPatch, error: str | None) -> list[
     ) -> None:
         asked.append("download")
         (partial / "boot").mkdir()
+        (partial / "boot" / "vmlinuz-6.1.0-1-amd64").touch()
 
     monkeypatch.setattr(apt.Apt, "update", fake_update)
     monkeypatch.setattr(fetch, "_resolve", lambda kernel, _: ("6.1.1-1", "6.1.0-1-amd64", None, []))

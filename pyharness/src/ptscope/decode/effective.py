@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a walk as a whole allows, and which level decides it.
 
-The hardware takes the AND of the permissions of all levels it walks (for execution that
-is the OR of no-execute).  Under PTI it has two roots: user mode runs on a
+A permission is the AND over all levels walked of what each entry allows (for execution that
+is the OR of no-execute).  What an entry is asked is data of the architecture (`Fold`):
+riscv table entries allow everything, and arm64 ones forbid execution to user and
+kernel with a bit each.  Under x86 PTI there are two roots: user mode runs on a
 copy of the PGD, and the kernel's own copy carries no-execute on user entries, so
 what user code may do is decided with the copy's entry in place of the root.
 """
@@ -12,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ptscope.decode.entry import Entry
+from ptscope.decode.arch import architecture
+from ptscope.decode.entry import Entry, has_attribute
 from ptscope.decode.layout import Layout
 from ptscope.decode.table import MAPPED
 from ptscope.errors import UsageError
@@ -65,10 +68,17 @@ def effective(layout: Layout, entries: Sequence[Entry], user_pgd: Entry | None =
             walked[0] = user_pgd
         else:
             user_denied_by = user_pgd.level
-    decided: dict[str, str | None] = {}
-    for name in PERMISSIONS:
-        decided[name] = next((entry.level for entry in walked if not _allows(entry, name)), None)
-    decided["user"] = user_denied_by or decided["user"]
+    folds = {fold.permission: fold for fold in architecture(layout.arch).folds}
+
+    def first_that_denies(permission: str, is_user: bool) -> str | None:
+        attribute = folds[permission].attribute(is_user)
+        return next(
+            (entry.level for entry in walked if not _allows(layout, entry, attribute)), None
+        )
+
+    user = user_denied_by or first_that_denies("user", True)
+    decided = {name: first_that_denies(name, user is None) for name in PERMISSIONS}
+    decided["user"] = user
     return Effective(
         read=decided["read"] is None,
         write=decided["write"] is None,
@@ -78,8 +88,6 @@ def effective(layout: Layout, entries: Sequence[Entry], user_pgd: Entry | None =
     )
 
 
-def _allows(entry: Entry, permission: str) -> bool:
+def _allows(layout: Layout, entry: Entry, attribute: str) -> bool:
     """A level allows something only if the hardware takes its entry and the entry says so."""
-    if not entry.hw_present or entry.access is None:
-        return False
-    return bool(getattr(entry.access, permission))
+    return entry.hw_present and entry.access is not None and has_attribute(layout, entry, attribute)

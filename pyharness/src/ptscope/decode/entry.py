@@ -160,6 +160,11 @@ def named_bits(layout: Layout, entry: Entry) -> tuple[NamedBits, ...]:
     return _named(rules_for(layout, entry.level), entry.state, entry.raw)
 
 
+def has_attribute(layout: Layout, entry: Entry, name: str) -> bool:
+    """True when a named attribute of the architecture's table holds for an entry."""
+    return bool(_attribute(rules_for(layout, entry.level), entry.state, name, entry.raw))
+
+
 _UNKNOWN = StateRow("invalid", Row(0, 0), 0, 0, "no rule of this architecture fits")
 
 
@@ -282,7 +287,11 @@ def _flags(rules: Rules, state: str, raw: int) -> tuple[str, ...]:
 def _named(rules: Rules, state: str, raw: int) -> tuple[NamedBits, ...]:
     if state == "invalid" and not _any(rules.present, raw):
         return ()
-    found = [_bits(row.word, row.mask) for row in rules.words[state] if raw & row.mask]
+    found = [
+        _bits(row.word if row.field is None else f"{row.word}={row.field.read(raw)}", row.mask)
+        for row in rules.words[state]
+        if raw & row.mask
+    ]
     if rules.pkey is not None and _pkey(rules, state, raw):
         found.append(_bits(f"pkey={rules.pkey.read(raw)}", rules.pkey.mask))
     rest = raw & ~rules.explained[state]

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ptscope.decode.arch import architecture
+from ptscope.decode.table import Changes
 from ptscope.errors import Unsupported, UsageError
 
 FORMAT = 1
@@ -169,20 +170,23 @@ class Layout:
     def with_context(
         self, context: Mapping[str, int | None] | None = None, /, **more: int | None
     ) -> Layout:
-        """The layout with runtime facts overridden, and with all that follows from them.
+        """The layout with some of its facts overridden, and with all that follows from them.
 
-        Keys are those of the architecture (x86_64: ``paging_levels``, ``c_bit``,
-        ``page_size``, ``pti``, ``nx``, ``pkeys``, ``shadow_stack``).  Raises
-        UsageError for an unknown key or a value that cannot be.
+        Keys are those of the architecture, in its table (``decode/arch/``); the order
+        in which they are given does not matter.  Raises UsageError for an unknown
+        key or a value that cannot be.
         """
         known = architecture(self.arch).context
-        layout = self
-        for key, value in {**(context or {}), **more}.items():
+        wanted = {**(context or {}), **more}
+        for key in wanted:
             if key not in known:
                 raise UsageError(
                     f"{self.arch} has no context key {key!r}",
                     remedy=f"known keys: {', '.join(known)}",
                 )
+        layout = self
+        for key in (key for key in known if key in wanted):
+            value = wanted[key]
             number = None if value is None else int(value)
             try:
                 changes = known[key].derive(layout.facts, layout.runtime, number)
@@ -191,11 +195,23 @@ class Layout:
                     f"{key} cannot be {'none' if number is None else number} on {self.name}",
                     remedy=f"{key} is {known[key].values}",
                 ) from None
-            runtime = {**layout.runtime, **changes}
-            layout = replace(
-                layout, runtime={key: value for key, value in runtime.items() if value is not None}
-            )
+            layout = layout._changed(changes)
         return layout
+
+    def _changed(self, changes: Changes) -> Layout:
+        """The layout with these keys changed, or removed where the value is None."""
+        facts: dict[str, int | None] = dict(self.facts)
+        runtime: dict[str, int | None] = dict(self.runtime)
+        for key, value in changes.items():
+            if key.startswith(_RUNTIME):
+                runtime[key.removeprefix(_RUNTIME)] = value
+            else:
+                facts[key] = value
+        return replace(
+            self,
+            facts={key: value for key, value in facts.items() if value is not None},
+            runtime={key: value for key, value in runtime.items() if value is not None},
+        )
 
     @property
     def all_level_names(self) -> tuple[str, ...]:

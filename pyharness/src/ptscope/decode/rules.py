@@ -112,10 +112,11 @@ class SwapRules:
 
 @dataclass(frozen=True, slots=True)
 class WordRow:
-    """The word for bits that are set."""
+    """The word for bits that are set; `field` reads their number where they are one."""
 
     word: str
     mask: int
+    field: BitField | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,8 @@ class _Compiler:
             return self.layout.runtime.get(name.removeprefix("runtime."))
         if name.startswith("mask."):
             return self.layout.facts.get(name)
+        if name in self.table.fixed:
+            return self.table.fixed[name]
         bit = self.layout.facts.get(name if name.startswith("swap.bit.") else f"bit.{name}")
         return None if bit is None else 1 << bit
 
@@ -205,7 +208,8 @@ class _Compiler:
         return mask
 
     def _holds(self, when: Mapping[str, int]) -> bool:
-        return all(self.layout.runtime.get(key, 0) == value for key, value in when.items())
+        known = {**self.layout.facts, **self.layout.runtime}
+        return all(known.get(key, 0) == value for key, value in when.items())
 
     def _row(self, ones: Iterable[str], zeros: Iterable[str]) -> Row | None:
         """None when a bit that has to be one does not exist, or is a mask without bits."""
@@ -244,7 +248,7 @@ class _Compiler:
 
     def _attributes(self, state: str) -> Mapping[str, tuple[Row, ...] | None]:
         return {
-            attribute.name: self._rows(attribute.any_of)
+            attribute.name: self._rows(attribute.any_of) if self._holds(attribute.when) else None
             for attribute in self.table.attributes
             if state in attribute.states
         }
@@ -255,8 +259,11 @@ class _Compiler:
             keep &= self._mask(name) or 0
         for piece in self.table.address:
             mask = self._mask(piece.mask)
+            shift = piece.shift
+            if isinstance(shift, str):
+                shift = self.layout.facts.get(shift, 0)
             if mask is not None and self._holds(piece.when):
-                yield PieceRow(mask & keep, piece.shift)
+                yield PieceRow(mask & keep, shift)
 
     def _unaligned(self) -> int:
         """Raw address bits that lie below the size an entry of this level maps."""
@@ -285,7 +292,7 @@ class _Compiler:
         low = self.layout.facts[field.low]
         mask = ((1 << self.layout.facts.get(field.width, 0)) - 1) << low
         rows = {
-            state: self._rows((match,)) or () for states, match in field.rows for state in states
+            state: self._rows(matches) or () for states, matches in field.rows for state in states
         }
         return BitField(mask, low), rows
 
@@ -293,8 +300,11 @@ class _Compiler:
         rows = []
         for word in self.table.words:
             mask = self._mask(word.bit)
-            if mask and state in word.states and self.level.name in word.levels:
-                rows.append(WordRow(word.word, mask))
+            usable = self.level.name in word.levels and self._holds(word.when)
+            if mask and state in word.states and usable:
+                shift = (mask & -mask).bit_length() - 1
+                field = BitField(mask, shift) if word.number else None
+                rows.append(WordRow(word.word, mask, field))
         return tuple(sorted(rows, key=lambda row: row.mask))
 
     def _explained(

@@ -11,6 +11,8 @@ Names in a table resolve like this:
 * ``"accessed"``          the bit at fact ``bit.accessed``
 * ``"swap.bit.uffd_wp"``  the bit at fact ``swap.bit.uffd_wp``
 * ``"mask.pfn"``          the mask of that fact
+* ``"pxn_table"``         bits of that name in the architecture's `fixed`, which no
+                          kernel chooses and so no layout states
 * ``"runtime.c_mask"``    the mask of that runtime fact
 * ``"unaligned"``         address bits that must be zero in a leaf of the level,
                           because they lie below the size it maps
@@ -35,14 +37,16 @@ SWAPPED = ("swap", "migration", "device", "hwpoison", "marker")
 STATES = ("none", "table", *MAPPED, *SWAPPED, "invalid")
 
 NO_CONDITION: Mapping[str, int] = {}
+# What a context key changes about a layout; None removes a key.
+Changes = Mapping[str, int | None]
 
 
 @dataclass(frozen=True)
 class Match:
     """Bits that must be one and bits that must be zero, under a condition.
 
-    `when` maps runtime facts (without ``runtime.``) to the value they must
-    have; a fact the layout lacks counts as 0.
+    `when` maps runtime facts (without ``runtime.``), or else facts, to the value
+    they must have; a fact the layout lacks counts as 0.
     """
 
     ones: tuple[str, ...] = ()
@@ -75,21 +79,23 @@ class State:
 class Attribute:
     """A property of an entry: true when any of the matches holds.
 
-    `name` is a field of `Entry`, or ``access.read`` and so on for one of
-    `Access`.  States not listed in any row of a name do not have the property.
+    `name` is a field of `Entry`, ``access.read`` and so on for one of `Access`, or
+    what a `Fold` asks for.  States not listed in any row of a name do not have the
+    property, and no state has it where `when` does not hold.
     """
 
     name: str
     states: tuple[str, ...]
     any_of: tuple[Match, ...]
+    when: Mapping[str, int] = field(default_factory=lambda: NO_CONDITION)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Raw bits under `mask` moved left by `shift` are bits of the address."""
+    """Raw bits under `mask` moved left by `shift`, a number or a fact, are bits of the address."""
 
     mask: str
-    shift: int = 0
+    shift: int | str = 0
     when: Mapping[str, int] = field(default_factory=lambda: NO_CONDITION)
 
 
@@ -110,39 +116,69 @@ class Group:
 
 @dataclass(frozen=True)
 class Field:
-    """A number of several bits: `width` bits from bit `low` on (both facts)."""
+    """A number of several bits: `width` bits from bit `low` on (both facts).
+
+    It counts in a state when any of the matches given for it holds.
+    """
 
     low: str
     width: str
-    rows: tuple[tuple[tuple[str, ...], Match], ...]
+    rows: tuple[tuple[tuple[str, ...], tuple[Match, ...]], ...]
 
 
 @dataclass(frozen=True)
 class Word:
-    """The word for a set bit, in the states and at the levels where it has it."""
+    """The word for a set bit, in the states and at the levels where it has it.
+
+    With `number` the bits are a number, and shown as ``word=number`` when it is not 0.
+    """
 
     word: str
     bit: str
     states: tuple[str, ...]
     levels: tuple[str, ...]
+    number: bool = False
+    when: Mapping[str, int] = field(default_factory=lambda: NO_CONDITION)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """How a permission of a whole walk follows from its entries.
+
+    Always as the AND over all levels walked; what differs is what each entry is asked.
+    `user` is the attribute for a page that user mode has access to, `kernel` for
+    one it has not; without them it is ``access.PERMISSION`` for both.
+    """
+
+    permission: str
+    user: str = ""
+    kernel: str = ""
+
+    def attribute(self, is_user: bool) -> str:
+        """The name of the attribute that each entry is asked for."""
+        return (self.user if is_user else self.kernel) or f"access.{self.permission}"
 
 
 @dataclass(frozen=True)
 class ContextKey:
-    """A runtime fact a person may override, and what else follows from it.
+    """What a person may override about a layout, and all that follows from it.
 
     `values` says what is accepted, for error messages.  `derive` takes the
-    facts, the runtime facts and the value, and returns the runtime facts to
-    change (None removes one); it raises ValueError for a value out of range.
+    facts, the runtime facts and the value, and returns what changes, by the keys
+    of the module's text (``runtime.levels``, ``page_shift``; None removes one);
+    it raises ValueError for a value that cannot be on this kernel.
     """
 
     values: str
-    derive: Callable[[Mapping[str, int], Mapping[str, int], int | None], Mapping[str, int | None]]
+    derive: Callable[[Mapping[str, int], Mapping[str, int], int | None], Changes]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything the decoder knows about one architecture."""
+    """Everything the decoder knows about one architecture.
+
+    Context keys are applied in the order in which they stand here.
+    """
 
     name: str
     level_names: tuple[str, ...]
@@ -159,3 +195,7 @@ class Architecture:
     pkey: Field | None
     words: tuple[Word, ...]
     context: Mapping[str, ContextKey]
+    # Masks of bits that are the same on every kernel, by name.
+    fixed: Mapping[str, int] = field(default_factory=lambda: NO_CONDITION)
+    # The order is that of `Access`.
+    folds: tuple[Fold, ...] = (Fold("read"), Fold("write"), Fold("exec"), Fold("user"))

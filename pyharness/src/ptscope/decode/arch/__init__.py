@@ -8,11 +8,11 @@ from importlib import import_module
 from ptscope.decode.table import Architecture
 from ptscope.errors import Unsupported
 
-_MODULES = {"x86_64": "ptscope.decode.arch.x86_64"}
+_MODULES = {name: f"ptscope.decode.arch.{name}" for name in ("x86_64", "arm64", "riscv64")}
 
 
 def architecture(name: str) -> Architecture:
-    """Return the table of the architecture `name` (as ``uname -m`` gives it).
+    """Return the table of the architecture `name` (as the module names it: arm64 for aarch64).
 
     Raises Unsupported when there is none.
     """

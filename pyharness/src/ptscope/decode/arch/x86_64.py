@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ptscope.decode.arch.context import flag, geometry
 from ptscope.decode.table import (
     MAPPED,
     SWAPPED,
     Architecture,
     Attribute,
+    Changes,
     ContextKey,
     Field,
     Match,
@@ -59,8 +61,9 @@ _STATES = (
     # At PUD this is a hugetlb page of 1 GiB: it goes through pte_modify() too.
     State("protnone", _HUGE, ones=("protnone", "huge"), inverted=True),
     # pmd_mkinvalid() clears present and protnone and leaves page-size set;
-    # pmd_present() still says yes.
+    # pmd_present() still says yes.  From 6.11 on pud_mkinvalid() does the same.
     State("splitting", ("pmd",), ones=("huge",), inverted=True),
+    State("splitting", ("pud",), ones=("huge",), inverted=True, when={"pud_mkinvalid": 1}),
     State(
         "invalid",
         _HUGE,
@@ -124,6 +127,9 @@ _WORDS = (
     Word("devmap", "devmap", MAPPED, _ALL),
     Word("saved-dirty", "saved_dirty", MAPPED, _ALL),
     Word("encrypted", "runtime.c_mask", _FRAMED, _ALL),
+    # The same bit in the root: PTI must not copy this entry (_PAGE_NOPTISHADOW, 6.13 and
+    # backports of it).
+    Word("no-pti-shadow", "noptishadow", ("table",), ("pgd",)),
     Word("nx", "nx", (*_FRAMED, "invalid"), _ALL),
     Word("soft-dirty", "swap.bit.soft_dirty", SWAPPED, _ALL),
     Word("uffd-wp", "swap.bit.uffd_wp", SWAPPED, _ALL),
@@ -131,58 +137,35 @@ _WORDS = (
 )
 
 
-def _flag(name: str) -> ContextKey:
-    def derive(
-        facts: Mapping[str, int], runtime: Mapping[str, int], value: int | None
-    ) -> Mapping[str, int | None]:
-        if value not in (0, 1):
-            raise ValueError
-        return {name: value}
-
-    return ContextKey("true or false", derive)
-
-
 def _paging_levels(
     facts: Mapping[str, int], runtime: Mapping[str, int], value: int | None
-) -> Mapping[str, int | None]:
-    """CR4.LA57 on or off, on a kernel built with CONFIG_X86_5LEVEL."""
-    if value not in (4, 5):
+) -> Changes:
+    """CR4.LA57 on or off; on only on a kernel built for it (CONFIG_PGTABLE_LEVELS is 5)."""
+    if value not in (4, 5) or value > max(facts.get("max_levels", 0), runtime["levels"]):
         raise ValueError
     five = value == 5
-    half_bits = 56 if five else 47
-    changes: dict[str, int | None] = {
-        "levels": value,
-        "level.pgd.shift": 48 if five else 39,
-        "level.p4d.shift": 39 if five else None,
-        "level.p4d.entries": 512 if five else None,
-        "user_last": (1 << half_bits) - 1,
-        "kernel_first": (1 << 64) - (1 << half_bits),
-    }
+    changes = geometry(facts["page_shift"], 57 if five else 48, 56 if five else 47)
     if "swap_pfn_bits" in runtime:
         # SWP_PFN_BITS is MAX_PHYSMEM_BITS - PAGE_SHIFT (include/linux/swapops.h,
         # 6.1 and later); MAX_PHYSMEM_BITS is 52 or 46
-        # (arch/x86/include/asm/sparsemem.h, 6.1 to 7.2).
-        changes["swap_pfn_bits"] = (52 if five else 46) - facts["page_shift"]
+        # (arch/x86/include/asm/sparsemem.h, 6.1 to 7.3).
+        changes["runtime.swap_pfn_bits"] = (52 if five else 46) - facts["page_shift"]
     return changes
 
 
-def _c_bit(
-    facts: Mapping[str, int], runtime: Mapping[str, int], value: int | None
-) -> Mapping[str, int | None]:
+def _c_bit(facts: Mapping[str, int], runtime: Mapping[str, int], value: int | None) -> Changes:
     """Memory encryption: sme_me_mask, and physical_mask without that bit.
 
-    From sme_enable() in arch/x86/mm/mem_encrypt_identity.c (5.10 to 7.2).
+    From sme_enable() in arch/x86/mm/mem_encrypt_identity.c (5.10 to 7.3).
     """
     mask = 0 if value is None else 1 << value if 0 <= value < 64 else 0
     if value is not None and not mask & facts["mask.pfn"]:
         raise ValueError
     whole = runtime["physical_mask"] | runtime["c_mask"]
-    return {"c_mask": mask, "physical_mask": whole & ~mask}
+    return {"runtime.c_mask": mask, "runtime.physical_mask": whole & ~mask}
 
 
-def _page_size(
-    facts: Mapping[str, int], runtime: Mapping[str, int], value: int | None
-) -> Mapping[str, int | None]:
+def _page_size(facts: Mapping[str, int], runtime: Mapping[str, int], value: int | None) -> Changes:
     if value != 1 << facts["page_shift"]:
         raise ValueError
     return {}
@@ -215,18 +198,18 @@ ARCHITECTURE = Architecture(
         # The CPU looks at the key of user pages only, and Linux leaves CR4.PKS
         # clear.  PROT_NONE clears the user bit but keeps the key.
         rows=(
-            (("leaf",), Match(ones=("user",), when={"pkeys": 1})),
-            (("protnone", "splitting"), Match(when={"pkeys": 1})),
+            (("leaf",), (Match(ones=("user",), when={"pkeys": 1}),)),
+            (("protnone", "splitting"), (Match(when={"pkeys": 1}),)),
         ),
     ),
     words=_WORDS,
     context={
-        "paging_levels": ContextKey("4 or 5", _paging_levels),
+        "paging_levels": ContextKey("4, or 5 on a kernel built for it", _paging_levels),
         "c_bit": ContextKey("the number of an address bit, or none", _c_bit),
         "page_size": ContextKey("4096", _page_size),
-        "pti": _flag("pti"),
-        "nx": _flag("nx"),
-        "pkeys": _flag("pkeys"),
-        "shadow_stack": _flag("shadow_stack"),
+        "pti": flag("pti"),
+        "nx": flag("nx"),
+        "pkeys": flag("pkeys"),
+        "shadow_stack": flag("shadow_stack"),
     },
 )

@@ -2,8 +2,13 @@
 # Every command a person or CI needs. `make` alone lists them.
 VM = python3 scripts/vm/main.py
 VARIANT ?=
-comma = ,
-boot_options = $(if $(KERNEL),--debian $(KERNEL)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(FILES),--files $(FILES)) $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
+# Text for a shell, a path, arguments: as they were typed, neither make nor the recipe's shell
+# expands anything in them.
+override RUN := $(value RUN)
+override FILES := $(value FILES)
+override TESTS := $(value TESTS)
+export RUN FILES TESTS
+boot_options = $(if $(KERNEL),--debian $(KERNEL)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(FILES),--files "$$FILES") $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help install build demo test matrix lint vm vm-shell vm-quick clean clean-cache
@@ -37,7 +42,7 @@ vm-shell: install ## a shell in a guest: make vm-shell [FILES=DIR] [VARIANT=4-le
 	@$(VM) shell $(boot_options)
 
 vm-quick: install ## guest tests on a saved guest, in seconds: make vm-quick [TESTS='-k walk'] [VARIANT=pti]
-	@$(VM) quick $(if $(VARIANT),--variant $(VARIANT)) -- $(TESTS)
+	@$(VM) quick $(if $(VARIANT),--variant $(VARIANT)) --tests="$$TESTS"
 
 clean: ## remove what was built in the checkout
 	rm -rf build .venv
@@ -45,5 +50,3 @@ clean: ## remove what was built in the checkout
 
 clean-cache: ## remove downloads and built guests from the cache
 	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/ptscope"
-
-export RUN

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -180,4 +181,8 @@ def quick(options: argparse.Namespace) -> int:
     """`quick`."""
     from .quick import run_quick
 
-    return run_quick(options.variant, options.words)
+    try:
+        words = [*shlex.split(options.tests), *options.words]
+    except ValueError as error:
+        raise UsageError(f"the tests {options.tests!r}: {error}", "close the quotes") from None
+    return run_quick(options.variant, words)

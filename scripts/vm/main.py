@@ -109,6 +109,9 @@ def parser() -> argparse.ArgumentParser:
     )
     quick.add_argument("--variant", default=variants.DEFAULT)
     quick.add_argument(
+        "--tests", default="", metavar="TEXT", help="the same in one text, quoted as for a shell"
+    )
+    quick.add_argument(
         "words", nargs="*", metavar="PYTEST-ARG", help="for pytest (default: all main guest tests)"
     )
     demo = command("demo", commands.demo, "walk a live process in a guest and compare with pagemap")

@@ -125,7 +125,7 @@ def run_quick(variant: str, words: list[str]) -> int:
                     f"insmod: {loaded.err.decode(errors='replace').strip()}\n"
                     + guest.run("dmesg | tail -5").out.decode(errors="replace")
                 )
-            arguments = [*PYTEST, *(_in_guest(words) or row.pytest())]
+            arguments = [*PYTEST, *_in_guest(words, row)]
             printer = Printer(row.name, len(row.name))
             job = Job(guest, 1)
             guest.adopt(job)
@@ -141,6 +141,11 @@ def run_quick(variant: str, words: list[str]) -> int:
     return 0 if result.good else 1
 
 
-def _in_guest(words: list[str]) -> list[str]:
-    """pytest's arguments with paths of the checkout as they are in the guest."""
-    return [f"/{word}" if word.startswith("tests/") else word for word in words]
+def _in_guest(words: list[str], row: Row) -> list[str]:
+    """pytest's arguments with paths of the checkout as they are in the guest.
+
+    Options alone choose among the row's tests: without a path pytest would collect from /.
+    """
+    words = [f"/{word}" if word.startswith("tests/") else word for word in words]
+    named = any(word.startswith("/tests/") for word in words)
+    return words if named else [*row.pytest(), *words]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import signal
@@ -15,13 +16,16 @@ from pathlib import Path
 
 import pytest
 from ptscope.errors import (
+    ChangedIdentity,
     Exited,
     KernelThread,
     NoSuchProcess,
+    TargetError,
     Unsupported,
     UsageError,
 )
 from ptscope.source.pagemap import PagemapFile, PagemapSource, frames_visible
+from ptscope.target.access import cannot_read
 from ptscope.target.frame import BITS, Frame
 from ptscope.target.process import PID_LIMIT, find, find_self
 from ptscope.target.smaps import read_sizes
@@ -78,6 +82,70 @@ def test_zombie_and_gone(child: subprocess.Popen[str]) -> None:
         read_maps(found.proc)
     with pytest.raises(Exited):
         PagemapFile(found.proc, hidden=False)
+
+
+@pytest.fixture
+def shell() -> Iterator[subprocess.Popen[str]]:
+    """A shell that executes another program when it is sent a line."""
+    with subprocess.Popen(
+        ["sh", "-c", "echo ready; read line; exec sleep 60"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def execute(shell: subprocess.Popen[str]) -> None:
+    assert shell.stdin is not None
+    shell.stdin.write("go\n")
+    shell.stdin.flush()
+    until(lambda: Path(f"/proc/{shell.pid}/comm").read_text() == "sleep\n")
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    until(lambda: state(process.pid) == "Z")
+
+
+@pytest.mark.parametrize(("end", "kind"), [(execute, ChangedIdentity), (kill, Exited)])
+def test_address_space_that_goes_away(
+    shell: subprocess.Popen[str],
+    end: Callable[[subprocess.Popen[str]], None],
+    kind: type[TargetError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = find(shell.pid)
+    address = read_maps(found.proc)[0].start
+
+    def late_maps(proc: Path) -> tuple[Vma, ...]:
+        end(shell)
+        return read_maps(proc)
+
+    with PagemapFile(found.proc, hidden=False) as pagemap:
+        pagemap.read(address)
+        # Between pagemap and maps, which would be of two programs.
+        monkeypatch.setattr("ptscope.source.pagemap.read_maps", late_maps)
+        monkeypatch.setattr(PagemapSource, "frames_hidden", False)
+        with pytest.raises(kind):
+            PagemapSource().walk(shell.pid, [address])
+        with pytest.raises(kind):
+            pagemap.read(address)
+    with pytest.raises(kind):
+        found.check_unchanged()
+
+
+def test_zombie_of_ours_is_not_somebody_else_s(child: subprocess.Popen[str]) -> None:
+    kill(child)
+    for read in (read_maps, lambda proc: PagemapFile(proc, hidden=False)):
+        with pytest.raises(Exited):
+            read(Path(f"/proc/{child.pid}"))
+    # Its files belong to root, so its owner may not open them.
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    assert isinstance(cannot_read(Path(f"/proc/{child.pid}/pagemap"), refused), Exited)
 
 
 def test_exited_leader_with_a_live_thread() -> None:

@@ -12,7 +12,7 @@ import pytest
 import streams as s
 from ptscope.compare import Expected, compare, differences, expected
 from ptscope.decode.layout import Layout
-from ptscope.errors import BadStream
+from ptscope.errors import BadStream, ChangedIdentity
 from ptscope.raw.pagemap import Page
 from ptscope.raw.records import RawEntry
 from ptscope.source.base import RawLeaf, RawWalk
@@ -302,3 +302,12 @@ def test_a_difference_counts_when_it_lasts() -> None:
         walker = Walker(Fixed(s.FIVE, [wrong, *later]), "self", process, "6.1")
         (result,) = compare(walker, process, walker.walk([0x1000]))
         assert (result.attempts, result.agrees) == (attempts, agrees)
+
+
+def test_a_program_executed_since_the_walk_is_not_compared() -> None:
+    process = replace(find_self(), _mm=(1, 2, 3, 4))
+    right = RawWalk(0x1000, entries(0, address=0x1000), None, None, "write")
+    walker = Walker(Fixed(s.FIVE, [right]), "self", find_self(), "6.1")
+    walks = walker.walk([0x1000])
+    with pytest.raises(ChangedIdentity, match="executed"):
+        list(compare(walker, process, walks))

@@ -93,6 +93,8 @@ def compare(walker: Walker, process: Process, walks: Sequence[Walk]) -> Iterator
             for attempt in range(1, ATTEMPTS + 1):
                 want = expected(walk)
                 found = differences(want, pagemap.read(walk.address))
+                # The walk was of the address space first found: is pagemap's the same?
+                process.check_unchanged()
                 if not found or attempt == ATTEMPTS:
                     break
                 time.sleep(PAUSE)

@@ -15,9 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from ptscope.errors import Exited, NotPermitted, Unsupported, UsageError
+from ptscope.errors import Unsupported, UsageError
 from ptscope.raw.pagemap import PAGEMAP_ENTRY, Page, split
 from ptscope.source.base import RawLeaf, RawWalk
+from ptscope.target.access import cannot_read, mm_gone
 from ptscope.target.frame import KPF_THP, Frame
 from ptscope.target.process import Pid, Process, find, find_self
 from ptscope.target.smaps import read_sizes
@@ -49,7 +50,10 @@ def frames_visible(proc: Path = Path("/proc")) -> bool:
 
 
 class PagemapFile:
-    """An open /proc/PID/pagemap. Every read is a fresh look, by pread of one entry."""
+    """An open /proc/PID/pagemap. Every read is a fresh look, by pread of one entry.
+
+    It is bound to the address space that the process has when it is opened, and stays so.
+    """
 
     def __init__(self, proc: Path, hidden: bool) -> None:
         """Open it; raises NotPermitted, Exited, or Unsupported without CONFIG_PROC_PAGE_MONITOR."""
@@ -58,15 +62,8 @@ class PagemapFile:
         self._path = proc / "pagemap"
         try:
             self._fd = os.open(self._path, os.O_RDONLY)
-        except PermissionError:
-            raise NotPermitted(
-                f"{self._path} may not be read: the process belongs to somebody else",
-                "run ptscope as root, or as the owner of the process",
-            ) from None
-        except (FileNotFoundError, ProcessLookupError):
-            if proc.exists():
-                raise Unsupported("this kernel has no pagemap (CONFIG_PROC_PAGE_MONITOR)") from None
-            raise Exited(f"the process of {proc} exited while it was looked at") from None
+        except OSError as error:
+            raise cannot_read(self._path, error) from None
 
     def __enter__(self) -> PagemapFile:
         return self
@@ -82,21 +79,36 @@ class PagemapFile:
     def read(self, address: int) -> Page:
         """What pagemap says of the page at `address`.
 
-        Raises UsageError when the address lies beyond the user half.
+        Raises UsageError when the address lies beyond the user half, and as `check_alive`.
         """
-        offset = address // self._page_size * PAGEMAP_ENTRY
-        for _ in range(EMPTY_READS):
-            try:
-                data = os.pread(self._fd, PAGEMAP_ENTRY, offset)
-            except OSError:
-                break  # an offset beyond what any file can have
-            if data:
-                return split(data, self._hidden)[0]
+        data = self._entry(address // self._page_size)
+        if data:
+            return split(data, self._hidden)[0]
+        self.check_alive()
         raise UsageError(
             f"address {address:#x} is beyond the user half of the address space, where "
             "/proc/PID/pagemap ends",
             "kernel addresses need the module: `ptscope walk kernel ADDR`",
         )
+
+    def check_alive(self) -> None:
+        """Raise Exited or ChangedIdentity when the address space that was opened is gone.
+
+        The file is empty then (fs/proc/task_mmu.c, pagemap_read), else it has an entry for page 0.
+        """
+        if not self._entry(0):
+            raise mm_gone(self._path.parent)
+
+    def _entry(self, page: int) -> bytes:
+        """The 8 bytes of a page; none where the file ends."""
+        for _ in range(EMPTY_READS):
+            try:
+                data = os.pread(self._fd, PAGEMAP_ENTRY, page * PAGEMAP_ENTRY)
+            except OSError:
+                break  # an offset beyond what any file can have
+            if data:
+                return data
+        return b""
 
 
 @dataclass(frozen=True)
@@ -122,9 +134,11 @@ class PagemapSource:
                 "/proc/PID/pagemap does not show the kernel half", "it needs the module"
             )
         process = find_self() if pid == "self" else find(pid, self.proc)
-        vmas = read_maps(process.proc)
+        # maps is read, and the process checked, while the address space that pagemap was opened on
+        # is alive: after an exec between the two they would be about different programs.
         with PagemapFile(process.proc, self.frames_hidden) as pagemap:
-            return [
+            vmas = read_maps(process.proc)
+            walks = [
                 RawWalk(
                     address=address,
                     entries=(),
@@ -135,6 +149,9 @@ class PagemapSource:
                 )
                 for address in addresses
             ]
+            process.check_unchanged()
+            pagemap.check_alive()
+        return walks
 
 
 def _leaf(process: Process, page: Page, vma: Vma | None) -> RawLeaf:

@@ -11,14 +11,13 @@ from typing import Literal
 import psutil
 
 from ptscope.errors import ChangedIdentity, Exited, KernelThread, NoSuchProcess, UsageError
+from ptscope.target.access import executed, exited
+from ptscope.target.stat import Stat, read_stat
 
 Pid = int | Literal["self", "kernel"]
 
 # include/linux/threads.h, PID_MAX_LIMIT of 64-bit kernels.
 PID_LIMIT = 4 * 1024 * 1024
-# include/linux/sched.h; this bit has had this meaning since 2.6.27.
-PF_KTHREAD = 0x00200000
-DEAD_STATES = frozenset("ZXx")
 
 
 @dataclass(frozen=True)
@@ -34,23 +33,22 @@ class Process:
     proc: Path
     leader_exited: bool
     _identity: psutil.Process = field(repr=False, compare=False)
+    _mm: tuple[int, ...] = field(repr=False, compare=False)
 
     def check_unchanged(self) -> None:
-        """Raise Exited or ChangedIdentity when the PID no longer means the process first found."""
-        if self._identity.is_running():
-            return
-        if psutil.pid_exists(self.pid):
-            raise ChangedIdentity(f"PID {self.pid} was reused: it now means another process")
-        raise Exited(f"process {self.pid} ({self.comm}) exited while it was looked at")
-
-
-@dataclass(frozen=True)
-class _Stat:
-    """Fields of /proc/PID/stat (man proc_pid_stat)."""
-
-    comm: str
-    state: str
-    flags: int
+        """Raise Exited or ChangedIdentity when this is not the process and address space found."""
+        if not self._identity.is_running():
+            if psutil.pid_exists(self.pid):
+                raise ChangedIdentity(f"PID {self.pid} was reused: it now means another process")
+            raise exited(self.proc, None)
+        try:
+            stat = read_stat(self.proc)
+        except (FileNotFoundError, ProcessLookupError):
+            raise exited(self.proc, None) from None
+        if stat.dead:
+            raise exited(self.proc, stat)
+        if stat.mm != self._mm:
+            raise executed(self.proc, stat)
 
 
 def find(pid: int, proc: Path = Path("/proc")) -> Process:
@@ -69,23 +67,24 @@ def find(pid: int, proc: Path = Path("/proc")) -> Process:
     directory = proc / str(pid)
     try:
         identity = psutil.Process(pid)
-        stat = _stat(directory)
+        stat = read_stat(directory)
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         raise NoSuchProcess(
             f"no process has PID {pid}",
             "`ps -e` lists the processes; in a container only those of its PID namespace are seen",
         ) from None
-    if stat.flags & PF_KTHREAD:
+    if stat.kernel_thread:
         raise KernelThread(
             f"{pid} ({stat.comm}) is a kernel thread: it has no user address space",
             "`ptscope walk kernel ADDR` walks the kernel half",
         )
-    if stat.state not in DEAD_STATES:
-        return Process(pid, stat.comm, directory, False, identity)
-    thread = _live_thread(directory)
-    if thread is None:
+    if not stat.dead:
+        return Process(pid, stat.comm, directory, False, identity, stat.mm)
+    live = _live_thread(directory)
+    if live is None:
         raise Exited(f"process {pid} ({stat.comm}) has exited: a zombie has no page tables")
-    return Process(pid, stat.comm, thread, True, identity)
+    thread, thread_stat = live
+    return Process(pid, stat.comm, thread, True, identity, thread_stat.mm)
 
 
 def find_self() -> Process:
@@ -93,23 +92,16 @@ def find_self() -> Process:
     return find(os.getpid())
 
 
-def _stat(directory: Path) -> _Stat:
-    # A name may hold blanks and parentheses, so the fields after it are found from the last one.
-    text = (directory / "stat").read_text(errors="replace")
-    head, _, tail = text.rpartition(")")
-    fields = tail.split()
-    return _Stat(comm=head.partition("(")[2], state=fields[0], flags=int(fields[6]))
-
-
-def _live_thread(directory: Path) -> Path | None:
+def _live_thread(directory: Path) -> tuple[Path, Stat] | None:
     try:
         threads = sorted((directory / "task").iterdir())
     except (FileNotFoundError, ProcessLookupError):
         return None
     for thread in threads:
         try:
-            if _stat(thread).state not in DEAD_STATES:
-                return thread
+            stat = read_stat(thread)
         except (FileNotFoundError, ProcessLookupError):
             continue
+        if not stat.dead:
+            return thread, stat
     return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ptscope.errors import Exited, NotPermitted
+from ptscope.target.access import cannot_read, mm_gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,19 @@ def parse_maps(lines: Iterable[str]) -> Iterator[Vma]:
 def read_maps(proc: Path) -> tuple[Vma, ...]:
     """All VMAs of the process whose directory under /proc is `proc`, in order of address.
 
-    Raises NotPermitted for a process of somebody else, Exited when it is gone.
+    Raises NotPermitted for a process of somebody else, Exited or ChangedIdentity when the address
+    space is gone.
     """
+    path = proc / "maps"
     try:
-        with (proc / "maps").open(errors="backslashreplace") as maps:
-            return tuple(parse_maps(maps))
-    except PermissionError:
-        raise NotPermitted(
-            f"{proc}/maps may not be read: the process belongs to somebody else",
-            "run ptscope as root, or as the owner of the process",
-        ) from None
-    except (FileNotFoundError, ProcessLookupError):
-        raise Exited(f"the process of {proc} exited while it was looked at") from None
+        with path.open(errors="backslashreplace") as maps:
+            vmas = tuple(parse_maps(maps))
+    except OSError as error:
+        raise cannot_read(path, error) from None
+    # Code that runs has a VMA it runs from: only the maps of a dead address space are empty.
+    if not vmas:
+        raise mm_gone(proc)
+    return vmas
 
 
 def find_vma(vmas: Sequence[Vma], address: int) -> Vma | None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import fetch, kernels, module, package, paths, prepare, qemu
-from .errors import UsageError
+from .errors import SetupError, UsageError
 from .guest import Guest
 from .inside import wire
 from .install import install as install_packages
@@ -117,8 +117,16 @@ def _machine(
 
 def _pass_on(kind: bytes, data: bytes) -> None:
     stream = sys.stdout if kind == wire.OUT else sys.stderr
-    stream.buffer.write(data)
-    stream.buffer.flush()
+    try:
+        stream.buffer.write(data)
+        stream.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise SetupError(
+            f"cannot write the command's output: {error.strerror}",
+            "make room where it goes, or send it elsewhere: >FILE",
+        ) from error
 
 
 def run(options: argparse.Namespace) -> int:

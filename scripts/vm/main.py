@@ -14,8 +14,8 @@ from pathlib import Path
 # Run as a script: the folder of this file would come first, and this package is in the one above.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vm import commands, kernels, plan, variants  # noqa: E402
-from vm.errors import VmError  # noqa: E402
+from vm import commands, kernels, oserrors, plan, variants  # noqa: E402
+from vm.errors import UsageError, VmError  # noqa: E402
 from vm.say import be_quiet, warn  # noqa: E402
 
 
@@ -119,27 +119,61 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _standard_streams() -> None:
+    """Have all three; raises `UsageError` when standard output, which carries results, is closed.
+
+    Were one left closed, the next file opened would take its place and receive what is printed.
+    """
+    output = sys.stdout
+    while os.open(os.devnull, os.O_RDWR) <= 2:
+        pass
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if output is None:
+        raise UsageError("standard output is closed", "to drop what it gets: >/dev/null")
+
+
+def _drop_output() -> None:
+    """What could not be written must not be tried again when python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _fail(error: VmError) -> int:
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
+    warn(f"vm: {error.cause}")
+    if error.remedy:
+        warn(f"  remedy: {error.remedy}")
+    return error.exit_status
+
+
 def main() -> int:
     """Run one command; returns the exit status."""
     # A terminated harness must end its guests as an interrupted one does.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    options = parser().parse_args()
-    if options.quiet:
-        be_quiet()
     try:
+        _standard_streams()
+        options = parser().parse_args()
+        if options.quiet:
+            be_quiet()
         status: int = options.function(options)
-    except VmError as error:
         sys.stdout.flush()
-        warn(f"vm: {error.cause}")
-        if error.remedy:
-            warn(f"  remedy: {error.remedy}")
-        return error.exit_status
+    except VmError as error:
+        return _fail(error)
     except KeyboardInterrupt:
         warn("vm: interrupted")
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
+    except OSError as error:
+        known = oserrors.explain(error)
+        if known is None:
+            raise
+        return _fail(known)
     return status
 
 

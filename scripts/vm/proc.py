@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from . import oserrors
 from .errors import BuildError, SetupError, VmError
 
 SHOWN_LINES = 30
@@ -38,9 +39,10 @@ def run(
     """Run ``command`` to its end and return what it printed on standard output.
 
     ``what`` names the work in the error raised (of type ``error``) when it fails, with the end of
-    the program's output.
+    the program's output; ``remedy`` gives way to another when there was no room on a disk.
     """
-    full_env = None if env is None else {**os.environ, **env}
+    # What programs say is searched here and in callers, in English.
+    full_env = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -55,6 +57,8 @@ def run(
     except OSError as failure:
         raise error(f"{what}: {failure}", remedy) from failure
     if done.returncode != 0:
+        if oserrors.FULL_TEXT.search(done.stdout + done.stderr):
+            remedy = oserrors.room()
         tail = (done.stdout + done.stderr).rstrip().splitlines()[-SHOWN_LINES:]
         text = "\n".join(f"    {line}" for line in tail)
         raise error(f"{what}: {command[0]} exited with {done.returncode}\n{text}", remedy)

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import vmpath
-from vm import quick
+from vm import oserrors, paths, proc, quick
+from vm.errors import SetupError, UsageError
 from vm.plan import MAIN, Row
 
 ECHO = "for each; do echo \"<$each>\"; done"
@@ -66,3 +69,98 @@ def test_make_passes_tests_on(tmp_path: Path) -> None:
 )
 def test_options_alone_choose_among_the_main_tests(words: list[str], expected: list[str]) -> None:
     assert quick._in_guest(words, Row(MAIN, "5-level", ())) == expected
+
+
+MAIN_PY = vmpath.SCRIPTS / "vm" / "main.py"
+
+
+def harness(
+    *words: str, shell: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the harness, with ``shell`` (redirections) after its words."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, str(MAIN_PY), *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("cache", ["/proc/nope", "/dev/null"])
+def test_a_cache_that_cannot_be_made_is_explained(cache: str) -> None:
+    done = harness("run", "true", XDG_CACHE_HOME=cache)
+    assert done.returncode == SetupError.exit_status
+    assert f"cannot make the cache {cache}/ptscope" in done.stderr
+    assert "set XDG_CACHE_HOME" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_output_is_explained() -> None:
+    done = harness("kdir", shell=">&-")
+    assert done.returncode == UsageError.exit_status
+    assert done.stderr == (
+        "vm: standard output is closed\n  remedy: to drop what it gets: >/dev/null\n"
+    )
+    done = harness("test", "--only", "nonesuch", shell="2>&-")
+    assert (done.returncode, done.stdout) == (UsageError.exit_status, "")
+
+
+FULL = """
+import sys
+from vm import commands, main
+from vm.inside import wire
+
+def run(options):
+    commands._pass_on(wire.OUT, b"text")
+    return 0
+
+commands.kdir = run
+sys.argv[1:] = ["kdir"]
+sys.exit(main.main())
+"""
+
+
+def test_an_output_without_room_is_explained() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", FULL],
+            env={**os.environ, "PYTHONPATH": str(vmpath.SCRIPTS)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.stderr == (
+        "vm: cannot write the command's output: No space left on device\n"
+        "  remedy: make room where it goes, or send it elsewhere: >FILE\n"
+    )
+    assert done.returncode == SetupError.exit_status
+
+
+def test_a_program_without_room_gets_a_remedy_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "not" / "there"))
+    said = "E: Write error - write (28: No space left on device)"
+    with pytest.raises(SetupError) as caught:
+        proc.run(
+            ["sh", "-c", f"echo '{said}' >&2; exit 100"],
+            what="downloading",
+            error=SetupError,
+            remedy="is the network there?",
+        )
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.startswith("free ")
+    assert f" MB in {paths.cache_path()}" in caught.value.remedy
+
+
+def test_what_the_system_refuses_is_explained() -> None:
+    denied = oserrors.explain(PermissionError(errno.EACCES, "Permission denied", "/x"))
+    assert denied is not None
+    assert denied.cause == "/x: Permission denied"
+    assert "root" in (denied.remedy or "")
+    full = oserrors.explain(OSError(errno.ENOSPC, "No space left on device", "/x"))
+    assert full is not None
+    assert " MB in " in (full.remedy or "")
+    assert oserrors.explain(FileNotFoundError(errno.ENOENT, "No such file", "/x")) is None

@@ -114,6 +114,18 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
     assert len(rest) <= 1
 
 
+def test_name_of_a_process_cannot_steer_the_terminal() -> None:
+    code = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\x1b[2J', 0, 0, 0)"  # PR_SET_NAME
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie keeps its name
+        result = ptscope("walk", str(process.pid), "0x1000")
+    assert result.returncode == 3
+    assert "\\x1b[2J" in result.stderr
+    assert "\x1b" not in result.stderr
+
+
 def test_errors_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, kind, status in (
         (["walk", "self", "nowhere", "--json"], "UsageError", 2),

@@ -18,7 +18,8 @@ from ptscope.raw.records import RawEntry
 from ptscope.source.base import RawLeaf, RawWalk
 from ptscope.target.process import Pid, find_self
 from ptscope.target.vma import Vma
-from ptscope.views.walk import WIDTH, printable, render
+from ptscope.views.text import printable
+from ptscope.views.walk import WIDTH, render
 from ptscope.walk import Walk, Walker
 
 ADDRESS = 0x7FFE4C1F2123
@@ -201,6 +202,7 @@ def test_text_fits_80_columns() -> None:
 
 def test_text_of_a_process_cannot_steer_the_terminal() -> None:
     assert printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\\x0a"
+    assert printable("\u202e\x9b\udcff é") == "\\u202e\\x9b\\udcff é"
     walk = walked(0x5000 | s.LEAF_BITS, vma=replace(AREA, name="/tmp/\x1b]0;x", inode=5))
     assert "\x1b" not in click.unstyle(render(replace(walk, pid=1, comm="\x1bc")))
 

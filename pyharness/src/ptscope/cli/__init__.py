@@ -17,6 +17,7 @@ import click
 
 from ptscope import __version__
 from ptscope.errors import PtscopeError, Unsupported, UsageError
+from ptscope.views.text import printable
 
 # What writing can fail with; a status of its own (EX_IOERR) so that nobody takes it for a finding.
 OUTPUT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -102,10 +103,15 @@ def report(error: PtscopeError, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"error": error.to_json()}))
     else:
-        click.echo(f"ptscope: {error.cause}", err=True)
-        if error.remedy:
-            click.echo(f"  remedy: {error.remedy}", err=True)
+        say(error.cause, error.remedy)
     return error.exit_status
+
+
+def say(cause: str, remedy: str | None) -> None:
+    """Write a cause, and the remedy below it, to stderr. They may quote names of processes."""
+    click.echo(f"ptscope: {printable(cause)}", err=True)
+    if remedy:
+        click.echo(f"  remedy: {printable(remedy)}", err=True)
 
 
 def _missing_part(error: ImportError) -> PtscopeError:

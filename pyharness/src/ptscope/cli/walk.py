@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from ptscope.cli import say
 from ptscope.cli.numbers import parse_address, parse_target
 from ptscope.compare import Comparison, compare
 from ptscope.errors import EXIT_DONE, EXIT_FOUND, PtscopeError, UsageError
@@ -74,9 +75,7 @@ def refuse_options(words: Sequence[str]) -> None:
 
 def explain_fallback(reason: PtscopeError) -> None:
     """Say on stderr that only leaves are shown, why, and what would change it."""
-    click.echo(f"ptscope: only leaves, from /proc/PID/pagemap: {reason.cause}", err=True)
-    if reason.remedy:
-        click.echo(f"  remedy: {reason.remedy}", err=True)
+    say(f"only leaves, from /proc/PID/pagemap: {reason.cause}", reason.remedy)
 
 
 def show_compared(walker: Walker, process: Process, walks: Sequence[Walk], as_json: bool) -> int:

@@ -9,6 +9,7 @@ import click
 
 from ptscope.doctor.checks import Result
 from ptscope.errors import PtscopeError
+from ptscope.views.text import printable
 from ptscope.views.walk import wrapped
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -23,18 +24,18 @@ def render(results: Sequence[tuple[str, Result]], error: PtscopeError | None) ->
 def _lines(results: Sequence[tuple[str, Result]], error: PtscopeError | None) -> Iterator[str]:
     told: set[str] = set()
     for name, result in results:
-        first, *more = wrapped(result.text, LABEL)
+        first, *more = wrapped(printable(result.text), LABEL)
         status = click.style(f"{result.status:<6}", fg=COLOURS[result.status])
         yield f"{status}{name:<{LABEL - 6}}{first}"
         # Several checks may come down to one thing to do.
         if result.remedy and result.remedy not in told:
             told.add(result.remedy)
-            more += wrapped(f"remedy: {result.remedy}", LABEL)
+            more += wrapped(printable(f"remedy: {result.remedy}"), LABEL)
         for line in more:
             yield " " * LABEL + line
     yield ""
     if error is None:
         yield "Walking through the module works."
     else:
-        yield from wrapped(f"The module cannot be used: {error.cause}.", 0)
+        yield from wrapped(printable(f"The module cannot be used: {error.cause}."), 0)
         yield "`ptscope walk` shows only leaves, from /proc/PID/pagemap."

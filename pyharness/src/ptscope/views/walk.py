@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ import click
 
 from ptscope.compare import Comparison
 from ptscope.views.entry import size_text
+from ptscope.views.text import printable
 from ptscope.walk import Step, Walk
 
 WIDTH = 80
@@ -191,8 +191,3 @@ def wrapped(text: str, used: int) -> list[str]:
     room = WIDTH - used
     lines = textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False)
     return lines or [""]
-
-
-def printable(text: str) -> str:
-    """Text of another process, without the characters that could steer a terminal."""
-    return re.sub(r"[^ -~\u00a0-\U0010ffff]", lambda match: f"\\x{ord(match.group()):02x}", text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -112,6 +113,32 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
     assert first.startswith("ptscope: ")
     assert "Traceback" not in err
     assert len(rest) <= 1
+
+
+@pytest.mark.parametrize("words", [["self"], ["1"], ["--source", "pagemap", "self"]])
+def test_proc_of_another_pid_namespace(words: list[str]) -> None:
+    """PID 1 means another process in /proc than to system calls."""
+    command = ["unshare", "--pid", "--fork", *PTSCOPE, "walk", *words, "0x1000"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (5, "")
+    cause, remedy = result.stderr.splitlines()
+    assert "belongs to another PID namespace" in cause
+    assert "mount -t proc proc /proc" in remedy
+    assert "--mount-proc" in remedy
+    command[1:1] = ["--mount-proc"]
+    works = subprocess.run([*command, "--source", "pagemap"], capture_output=True, check=False)
+    assert works.returncode == 0
+
+
+@pytest.mark.parametrize("words", [["walk", "self", "0x1000"], ["doctor"]])
+def test_without_proc(words: list[str], tmp_path: Path) -> None:
+    hide = f"mount --bind {shlex.quote(str(tmp_path))} /proc && exec {shlex.join(PTSCOPE)} "
+    command = ["unshare", "--mount", "sh", "-c", hide + shlex.join(words)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 5
+    assert "/proc is not mounted" in result.stderr + result.stdout
+    assert "Traceback" not in result.stderr
+    assert "CAP_SYS_ADMIN is missing" not in result.stdout
 
 
 def test_name_of_a_process_cannot_steer_the_terminal() -> None:

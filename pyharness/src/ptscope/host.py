@@ -62,6 +62,11 @@ class Host:
         return data[4:5] == b"\1"
 
     @property
+    def procfs(self) -> bool:
+        """Whether /proc is mounted. Without it nothing is known of mounts and capabilities."""
+        return os.path.lexists(self.root / "proc/self")
+
+    @property
     def debugfs(self) -> Path | None:
         """Where debugfs is mounted; None when it is not."""
         for line in (self._text("proc/self/mounts") or "").splitlines():

@@ -24,6 +24,7 @@ from ptscope.source.availability import (
     not_privileged,
     release_of,
 )
+from ptscope.target.procfs import procfs_error
 
 if TYPE_CHECKING:
     from ptscope.source.module import ModuleSource
@@ -156,17 +157,25 @@ def check_module(patient: Patient) -> Result:
     return Result.of(not_loaded(patient.host, patient.module_path))
 
 
+def check_proc(patient: Patient) -> Result:
+    """Whether /proc is mounted, and shows our PID namespace."""
+    error = procfs_error(patient.host.root / "proc")
+    return Result("ok", "shows our PID namespace") if error is None else Result.of(error)
+
+
 def check_debugfs(patient: Patient) -> Result:
     """Whether debugfs is mounted."""
     where = patient.host.debugfs
-    return Result.of(no_debugfs()) if where is None else Result("ok", f"mounted at {where}")
+    if where is None:
+        return Result.of(no_debugfs(patient.host))
+    return Result("ok", f"mounted at {where}")
 
 
 def check_capability(patient: Patient) -> Result:
     """Whether we have CAP_SYS_ADMIN."""
     if patient.host.sys_admin:
         return Result("ok", "CAP_SYS_ADMIN is there")
-    return Result.of(not_privileged())
+    return Result.of(not_privileged(patient.host))
 
 
 def check_lockdown(patient: Patient) -> Result:
@@ -246,6 +255,7 @@ CHECKS: tuple[tuple[str, Callable[[Patient], Result]], ...] = (
     ("hypervisor", check_hypervisor),
     ("module file", check_module_file),
     ("module", check_module),
+    ("proc", check_proc),
     ("debugfs", check_debugfs),
     ("capability", check_capability),
     ("lockdown", check_lockdown),

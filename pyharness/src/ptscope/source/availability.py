@@ -12,6 +12,7 @@ from pathlib import Path
 from ptscope.errors import NotPermitted, PtscopeError, Unsupported
 from ptscope.host import Host
 from ptscope.kmodule import NotAModule, candidates, vermagic
+from ptscope.target.procfs import not_mounted
 
 LOCKDOWN_REMEDY = (
     "boot without lockdown (no `lockdown=` on the kernel command line, Secure Boot off in the "
@@ -59,7 +60,7 @@ def cannot_open(host: Host, path: Path, error: OSError) -> PtscopeError:
     if not host.module_loaded:
         return not_loaded(host)
     if host.debugfs is None:
-        return no_debugfs()
+        return no_debugfs(host)
     if isinstance(error, PermissionError):
         return refused(host)
     if isinstance(error, FileNotFoundError):
@@ -73,7 +74,7 @@ def cannot_open(host: Host, path: Path, error: OSError) -> PtscopeError:
 def refused(host: Host) -> PtscopeError:
     """Why the kernel said EPERM or EACCES: lockdown when it is on and we are privileged."""
     if not host.sys_admin:
-        return not_privileged()
+        return not_privileged(host)
     if host.locked_down:
         return NotPermitted(
             f"kernel lockdown ({host.lockdown}) forbids the module's debugfs files",
@@ -86,16 +87,20 @@ def refused(host: Host) -> PtscopeError:
     )
 
 
-def no_debugfs() -> PtscopeError:
-    """The error for a machine where debugfs is not mounted."""
+def no_debugfs(host: Host) -> PtscopeError:
+    """Why debugfs was not found: it is not mounted, or without /proc nobody can tell."""
+    if not host.procfs:
+        return not_mounted(host.root / "proc")
     return Unsupported(
         "debugfs is not mounted, so the module cannot be reached",
         "as root: `mount -t debugfs debugfs /sys/kernel/debug`",
     )
 
 
-def not_privileged() -> PtscopeError:
-    """The error for a user without CAP_SYS_ADMIN."""
+def not_privileged(host: Host) -> PtscopeError:
+    """Why CAP_SYS_ADMIN was not found: we do not have it, or without /proc nobody can tell."""
+    if not host.procfs:
+        return not_mounted(host.root / "proc")
     return NotPermitted(
         "CAP_SYS_ADMIN is missing: without it the module refuses everybody",
         "run ptscope as root (sudo)",

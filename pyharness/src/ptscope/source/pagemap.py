@@ -21,6 +21,7 @@ from ptscope.source.base import RawLeaf, RawWalk
 from ptscope.target.access import cannot_read, mm_gone
 from ptscope.target.frame import KPF_THP, Frame
 from ptscope.target.process import Pid, Process, find, find_self
+from ptscope.target.procfs import check_procfs
 from ptscope.target.smaps import read_sizes
 from ptscope.target.vma import Vma, find_vma, read_maps
 
@@ -36,6 +37,7 @@ def frames_visible(proc: Path = Path("/proc")) -> bool:
     of 0 there means that frames are hidden. CAP_SYS_ADMIN in CapEff does not tell, as the kernel
     wants it in the initial user namespace (fs/proc/task_mmu.c, pagemap_read).
     """
+    check_procfs(proc)
     own = proc / "self"
     stack = next((vma for vma in read_maps(own) if vma.name == "[stack]"), None)
     if stack is None:

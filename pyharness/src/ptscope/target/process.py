@@ -6,13 +6,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
-
-import psutil
+from typing import TYPE_CHECKING, Literal
 
 from ptscope.errors import ChangedIdentity, Exited, KernelThread, NoSuchProcess, UsageError
 from ptscope.target.access import executed, exited
+from ptscope.target.procfs import check_procfs
 from ptscope.target.stat import Stat, read_stat
+
+if TYPE_CHECKING:
+    import psutil
 
 Pid = int | Literal["self", "kernel"]
 
@@ -37,6 +39,8 @@ class Process:
 
     def check_unchanged(self) -> None:
         """Raise Exited or ChangedIdentity when this is not the process and address space found."""
+        import psutil
+
         if not self._identity.is_running():
             if psutil.pid_exists(self.pid):
                 raise ChangedIdentity(f"PID {self.pid} was reused: it now means another process")
@@ -54,8 +58,9 @@ class Process:
 def find(pid: int, proc: Path = Path("/proc")) -> Process:
     """The process with this PID, or with a thread of this ID.
 
-    Raises UsageError for a number that can be no PID, NoSuchProcess, KernelThread, or Exited for a
-    zombie. A group whose leader has exited while other threads run is found through one of those.
+    Raises UsageError for a number that can be no PID, Unsupported where `proc` shows other PIDs
+    than ours or is not mounted, NoSuchProcess, KernelThread, or Exited for a zombie. A group whose
+    leader has exited while other threads run is found through one of those.
     """
     if pid == 0:
         raise UsageError(
@@ -64,6 +69,10 @@ def find(pid: int, proc: Path = Path("/proc")) -> Process:
         )
     if not 0 < pid <= PID_LIMIT:
         raise UsageError(f"{pid} cannot be a PID: they are 1 to {PID_LIMIT}")
+    check_procfs(proc)
+    # Importing it without /proc prints a traceback, whatever one does about it.
+    import psutil
+
     directory = proc / str(pid)
     try:
         identity = psutil.Process(pid)

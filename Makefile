@@ -34,9 +34,9 @@ matrix: install ## the guest tests on every kernel and in every variant (ONLY='7
 lint: build ## ruff, mypy, the module's own checks
 	@scripts/lint.sh
 
-vm: install ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR] [KERNEL=NAME] [VARIANT=pti] [SMP=2]
-	@test -n "$$RUN" || { echo "usage: make vm RUN='command' [FILES=DIR] [VARIANT=NAME] [SMP=N]" >&2; exit 2; }
-	@$(VM) run $(boot_options) -- "$$RUN"
+vm: install ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR] [KERNEL=NAME] [VARIANT=pti] [SMP=2] [TIMEOUT=600 seconds]
+	@test -n "$$RUN" || { echo "usage: make vm RUN='command' [FILES=DIR] [VARIANT=NAME] [SMP=N] [TIMEOUT=SECONDS]" >&2; exit 2; }
+	@$(VM) run $(boot_options) $(if $(TIMEOUT),--timeout $(TIMEOUT)) -- "$$RUN"
 
 vm-shell: install ## a shell in a guest: make vm-shell [FILES=DIR] [VARIANT=4-level]
 	@$(VM) shell $(boot_options)

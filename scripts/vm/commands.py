@@ -14,8 +14,8 @@ import termios
 from dataclasses import replace
 from pathlib import Path
 
-from . import fetch, kernels, module, package, paths, prepare, qemu
-from .errors import SetupError, UsageError
+from . import fetch, kernels, module, overlay, package, paths, prepare, qemu, variants
+from .errors import NeverUp, SetupError, TimedOut, UsageError
 from .guest import Guest
 from .inside import wire
 from .install import install as install_packages
@@ -55,15 +55,7 @@ def contents(bootable: Bootable, options: argparse.Namespace, init: list[str]) -
     if options.no_module:
         init.append("vm.module=none")
     elif ko is not None:
-        if not ko.is_file():
-            raise UsageError(f"there is no module {ko}")
-        prepare.check_module(ko, bootable)
-    elif bootable.fetched is None:
-        raise UsageError(
-            f"no ptscope.ko was given for {bootable.image}",
-            "build one: make -C kmod KDIR=<the kernel's build directory>, and give it: --module"
-            " kmod/ptscope.ko; or boot without: --no-module",
-        )
+        prepare.check_module(ko, bootable.image, bootable.release)
     demo = paths.DEMO if paths.DEMO.is_dir() else None
     if options.no_module or ko is not None or bootable.fetched is None:
         return Contents(
@@ -83,6 +75,28 @@ def _forget_logs() -> None:
         old.unlink(missing_ok=True)
 
 
+def check(options: argparse.Namespace) -> None:
+    """Raise `UsageError` for boot options that cannot be meant, before anything is built."""
+    kernel = kernels.kernel(options.debian)
+    if options.variant:
+        variants.variant(options.variant, kernel.arch)
+    if options.files:
+        overlay.check_files(options.files)
+    if options.module is not None and not options.module.is_file():
+        raise UsageError(f"there is no module {options.module}")
+    if options.modules and not options.kernel:
+        raise UsageError(
+            "--modules is for a kernel of your own",
+            "give it with --kernel; for the ptscope.ko to load: --module KO",
+        )
+    if options.kernel:
+        release = prepare.own_release(options.kernel)
+        if options.modules:
+            prepare.own_modules(options.modules, release)
+        if not options.no_module:
+            prepare.check_own_module(options.module, options.kernel, release)
+
+
 def _bootable(options: argparse.Namespace) -> Bootable:
     if options.kernel:
         return prepare.own(options.kernel, options.modules, options.debian)
@@ -92,6 +106,7 @@ def _bootable(options: argparse.Namespace) -> Bootable:
 def _machine(
     options: argparse.Namespace, scratch: str, name: str, more: tuple[str, ...] = ()
 ) -> qemu.Machine:
+    check(options)
     _forget_logs()
     bootable = _bootable(options)
     options.variant = options.variant or bootable.kernel.default_variant
@@ -134,13 +149,22 @@ def run(options: argparse.Namespace) -> int:
     words: list[str] = options.words
     with tempfile.TemporaryDirectory(prefix="ptscope-vm-") as scratch:
         machine = _machine(options, scratch, f"vm-{os.getpid()}")
-        with Guest(machine) as guest:
-            say(f"up: {guest.hello.release}, ptscope.ko {guest.hello.module}")
-            guest.expect_module("none" if options.no_module else "loaded")
-            status = guest.stream(
-                words[0] if len(words) == 1 else words, _pass_on, timeout=options.timeout
-            )
-            guest.finish()
+        try:
+            with Guest(machine) as guest:
+                say(f"up: {guest.hello.release}, ptscope.ko {guest.hello.module}")
+                guest.expect_module("none" if options.no_module else "loaded")
+                status = guest.stream(
+                    words[0] if len(words) == 1 else words, _pass_on, timeout=options.timeout
+                )
+                guest.finish()
+        except TimedOut as error:
+            if options.command == "run":
+                error.remedy = "give it more: --timeout SECONDS (make vm: TIMEOUT=SECONDS)"
+            raise
+        except NeverUp as error:
+            if options.kernel and not options.modules:
+                error.remedy = f"build in what a guest needs, or give modules: {prepare.DRIVERS}"
+            raise
     say(f"the command's status is {status}; the guest's log: {paths.named(machine.log)}")
     return status
 

@@ -46,6 +46,14 @@ class NoResult(VmError):
     exit_status = 204
 
 
+class TimedOut(NoResult):
+    """A command had its time; the guest itself may be well."""
+
+
+class NeverUp(NoResult):
+    """The guest's agent never answered."""
+
+
 class ModuleRefused(VmError):
     """The guest's kernel refused to load ptscope.ko."""
 

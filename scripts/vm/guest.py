@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from . import splat
-from .errors import ModuleRefused, NoResult, Splat
+from .errors import ModuleRefused, NeverUp, NoResult, Splat, TimedOut
 from .inside import wire
 from .paths import named
 from .qemu import Machine, Qemu
@@ -83,8 +83,8 @@ class Job:
     def output(self, timeout: float | None = None) -> Iterator[tuple[bytes, bytes]]:
         """(`wire.OUT` or `wire.ERR`, bytes) as they come, until the job ends.
 
-        ``timeout`` in seconds bounds the whole; then the job is killed and `NoResult` is raised, as
-        when the guest dies.
+        ``timeout`` in seconds bounds the whole; then the job is killed and `TimedOut` is raised.
+        `NoResult` is raised when the guest dies.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while self.status is None:
@@ -93,7 +93,7 @@ class Job:
                 frame = self._frames.get(timeout=left)
             except queue.Empty:
                 self.kill()
-                raise NoResult(f"the guest's command was not done after {timeout:.0f} s") from None
+                raise TimedOut(f"the guest's command was not done after {timeout:g} s") from None
             if frame is None:
                 raise NoResult("the guest ended before its command did")
             if frame.kind == wire.EXIT:
@@ -181,7 +181,7 @@ class Guest:
             data = None
         if data is None:
             self._qemu.wait(2.0)
-            raise self._no_result("the guest gave no sign of life")
+            raise self._no_result("the guest gave no sign of life", NeverUp)
         return Hello(**json.loads(data))
 
     def _resume(self) -> None:
@@ -193,7 +193,7 @@ class Guest:
             time.sleep(0.02)
         self.monitor.execute("cont")
 
-    def _no_result(self, cause: str) -> Exception:
+    def _no_result(self, cause: str, kind: type[NoResult] = NoResult) -> Exception:
         """The error for a guest without a result: its kernel's report, else the end of its log."""
         log = self.log()
         reports = splat.find(log)
@@ -202,7 +202,7 @@ class Guest:
         tail = "\n".join(f"    {line}" for line in log.splitlines()[-LOG_LINES:])
         complaint = self._qemu.complaint()
         said = f"\n    QEMU: {complaint}" if complaint else ""
-        return NoResult(f"{cause}; the end of its log ({named(self.machine.log)}):\n{tail}{said}")
+        return kind(f"{cause}; the end of its log ({named(self.machine.log)}):\n{tail}{said}")
 
     def _splat(self, reports: list[splat.Report]) -> Splat:
         text = "\n".join(f"  {r.kind}, line {r.line}:\n{r}" for r in reports)
@@ -291,6 +291,10 @@ class Guest:
         try:
             for kind, data in job.output(timeout):
                 show(kind, data)
+        except TimedOut:
+            # Its kernel may have hung the command; else the log of a healthy boot tells nothing.
+            self.check()
+            raise
         except NoResult as error:
             self._qemu.wait(2.0)
             raise self._no_result(error.cause) from None
@@ -353,8 +357,7 @@ class Guest:
     def expect_module(self, wanted: str) -> None:
         """Raise `ModuleRefused` unless ptscope.ko is what is ``wanted`` (loaded, none, refused)."""
         if self.hello.module_state != wanted:
-            relevant = [line for line in self.log().splitlines() if "ptscope" in line][-LOG_LINES:]
-            text = "\n".join(f"    {line}" for line in relevant)
+            text = "\n".join(f"    {line}" for line in splat.about_module(self.log())[-LOG_LINES:])
             raise ModuleRefused(
                 f"ptscope.ko should be {wanted} but is: {self.hello.module}\n{text}",
                 f"the whole log: {named(self.machine.log)}",

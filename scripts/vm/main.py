@@ -8,8 +8,10 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 # Run as a script: the folder of this file would come first, and this package is in the one above.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -17,6 +19,31 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from vm import commands, kernels, oserrors, plan, variants  # noqa: E402
 from vm.errors import UsageError, VmError  # noqa: E402
 from vm.say import be_quiet, warn  # noqa: E402
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage has the harness's status: 2 could be the guest command's."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"see: {self.prog} --help")
+
+
+def _count(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a whole number from 1 on: {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """A time to wait; python can wait no longer than `threading.TIMEOUT_MAX`."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"not a number of seconds above 0: {text!r}")
+    return seconds
 
 
 def _boot_options(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +79,10 @@ def _boot_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files", type=Path, metavar="DIR", help="a directory that appears at /files"
     )
-    parser.add_argument("--smp", type=int, default=1, metavar="N", help="CPUs of the guest")
-    parser.add_argument("--memory", type=int, default=3584, metavar="MIB", help="RAM of the guest")
+    parser.add_argument("--smp", type=_count, default=1, metavar="N", help="CPUs of the guest")
+    parser.add_argument(
+        "--memory", type=_count, default=3584, metavar="MIB", help="RAM of the guest"
+    )
     parser.add_argument(
         "--append", default="", metavar="WORDS", help="more words for the kernel's command line"
     )
@@ -61,7 +90,7 @@ def _boot_options(parser: argparse.ArgumentParser) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
-    top = argparse.ArgumentParser(prog="scripts/vm/main.py", description=__doc__)
+    top = Parser(prog="scripts/vm/main.py", description=__doc__)
     top.add_argument("--quiet", action="store_true", help="no progress, only results and problems")
     commands_of = top.add_subparsers(dest="command", required=True)
 
@@ -82,7 +111,11 @@ def parser() -> argparse.ArgumentParser:
     )
     _boot_options(run)
     run.add_argument(
-        "--timeout", type=float, default=600.0, metavar="SECONDS", help="for the command"
+        "--timeout",
+        type=_seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="for the command (default: 600)",
     )
     run.add_argument(
         "words", nargs="+", metavar="COMMAND", help="one word is given to the guest's shell"
@@ -95,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROW",
         help=f"only these: host, {', '.join(row.name for row in plan.PLAN)}",
     )
-    test.add_argument("--jobs", type=int, default=2, metavar="N", help="guests at a time")
+    test.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
     matrix = command("matrix", commands.matrix, "the guest tests on every kernel, in every variant")
     matrix.add_argument(
         "--only",
@@ -103,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="only these: a kernel, an architecture, a variant, race, or one row",
     )
-    matrix.add_argument("--jobs", type=int, default=2, metavar="N", help="guests at a time")
+    matrix.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
     quick = command(
         "quick", commands.quick, "guest tests on a saved guest: seconds from edit to result"
     )
@@ -152,8 +185,10 @@ def _fail(error: VmError) -> int:
 
 def main() -> int:
     """Run one command; returns the exit status."""
-    # A terminated harness must end its guests as an interrupted one does.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    # A terminated harness must end its guests as an interrupted one does; nohup's must go on.
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, lambda number, frame: sys.exit(128 + number))
     try:
         _standard_streams()
         options = parser().parse_args()

@@ -80,6 +80,14 @@ def python_tree(root: Path, prefix: str, *, compiled: bool) -> dict[str, cpio.En
     return tree
 
 
+def check_files(folder: Path) -> None:
+    """Raise `UsageError` unless the caller's files are a directory."""
+    if not folder.is_dir():
+        raise UsageError(
+            f"{folder} is not a directory", "FILES names the directory that appears at /files"
+        )
+
+
 def tree(contents: Contents, suite: str) -> dict[str, cpio.Entry]:
     """Everything of ``contents`` as entries."""
     compiled = GUEST_PYTHON.get(suite) == sys.version_info[:2]
@@ -103,11 +111,7 @@ def tree(contents: Contents, suite: str) -> dict[str, cpio.Entry]:
     if contents.demo:
         entries |= python_tree(contents.demo, "demo", compiled=compiled)
     if contents.files:
-        if not contents.files.is_dir():
-            raise UsageError(
-                f"{contents.files} is not a directory",
-                "FILES names the directory that appears at /files",
-            )
+        check_files(contents.files)
         entries["files"] = cpio.directory()
         entries |= dict(cpio.from_dir(contents.files, "files/"))
     return entries | contents.extra

@@ -18,6 +18,9 @@ from .overlay import Contents
 from .proc import need, run
 from .qemu import Machine
 
+DRIVERS = "--modules DIR, unless virtio-pci and virtio-console are built in"
+"""What a kernel of the user's own needs to reach the harness."""
+
 
 @dataclass(frozen=True)
 class Bootable:
@@ -100,7 +103,8 @@ def image_release(image: Path) -> str:
         data = handle.read(0x10000)
     if data[0x202:0x206] != b"HdrS":
         raise UsageError(
-            f"{image} is not a bzImage", "give arch/x86/boot/bzImage or a /boot/vmlinuz-*"
+            f"{image} is not a bzImage",
+            f"give arch/x86/boot/bzImage or a /boot/vmlinuz-*, and its drivers: {DRIVERS}",
         )
     (offset,) = struct.unpack_from("<H", data, 0x20E)
     text = data[offset + 0x200 :].split(b"\0", 1)[0] if offset else b""
@@ -115,36 +119,58 @@ def module_release(ko: Path) -> str:
     return rest.split(b"\0", 1)[0].split(b" ", 1)[0].decode("ascii", errors="replace")
 
 
+def own_release(image: Path) -> str:
+    """The release of a kernel of the user's own; raises `UsageError` when it is none."""
+    if not image.is_file():
+        raise UsageError(f"there is no kernel {image}")
+    return image_release(image)
+
+
+def own_modules(modules: Path, release: str) -> Path:
+    """Its /lib/modules/RELEASE in what `own` was given; raises `UsageError` when not there."""
+    candidates = (modules / "lib" / "modules" / release, modules / release, modules)
+    folder = next((each for each in candidates if (each / "modules.order").exists()), None)
+    if folder is None or folder.name != release:
+        raise UsageError(
+            f"{modules} has no modules of {release}",
+            f"run in its source: make modules_install INSTALL_MOD_PATH={modules}",
+        )
+    return folder
+
+
 def own(image: Path, modules: Path | None, like: str = kernels.DEFAULT) -> Bootable:
     """A kernel of the user's own, with user space as for the kernel called ``like``.
 
     ``modules`` is its /lib/modules/RELEASE or the directory given to `make modules_install` as
     INSTALL_MOD_PATH; without it drivers must be built in.
     """
-    if not image.is_file():
-        raise UsageError(f"there is no kernel {image}")
-    release = image_release(image)
+    release = own_release(image)
+    folder = own_modules(modules, release) if modules is not None else None
     kernel = kernels.kernel(like)
     parts = [base(kernel)]
-    if modules is not None:
-        candidates = (modules / "lib" / "modules" / release, modules / release, modules)
-        folder = next((each for each in candidates if (each / "modules.order").exists()), None)
-        if folder is None or folder.name != release:
-            raise UsageError(
-                f"{modules} has no modules of {release}",
-                f"run in its source: make modules_install INSTALL_MOD_PATH={modules}",
-            )
+    if folder is not None:
         stamp = str((folder / "modules.order").stat().st_mtime_ns)
         parts.append(overlay.kernel_modules(folder, stamp))
     return Bootable(kernel, release, image, tuple(parts), None)
 
 
-def check_module(ko: Path, bootable: Bootable) -> None:
-    """Raise `UsageError` that explains when ``ko`` was built for another kernel."""
-    built_for = module_release(ko)
-    if built_for != bootable.release:
+def check_own_module(ko: Path | None, image: Path, release: str) -> None:
+    """Raise `UsageError` unless there is a ptscope.ko for a kernel of the user's own."""
+    if ko is None:
         raise UsageError(
-            f"{ko} was built for {built_for}, but {bootable.image} is {bootable.release}",
+            f"no ptscope.ko was given for {image}",
+            "build one: make -C kmod KDIR=<the kernel's build directory>, and give it: --module"
+            " kmod/ptscope.ko; or boot without: --no-module",
+        )
+    check_module(ko, image, release)
+
+
+def check_module(ko: Path, image: Path, release: str) -> None:
+    """Raise `UsageError` that explains when ``ko`` was built for another kernel than ``image``."""
+    built_for = module_release(ko)
+    if built_for != release:
+        raise UsageError(
+            f"{ko} was built for {built_for}, but {image} is {release}",
             "build it against that kernel: make -C kmod KDIR=<the kernel's build directory>,"
             " then give --module kmod/ptscope.ko; or give --no-module",
         )

@@ -19,7 +19,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from . import cpio, kernels, overlay, paths, prepare, store
+from . import cpio, kernels, overlay, paths, prepare, store, variants
 from .errors import NoResult
 from .guest import Guest, Job
 from .plan import MAIN, Row
@@ -104,6 +104,7 @@ def _stamp_digest(files: list[Path]) -> str:
 def run_quick(variant: str, words: list[str]) -> int:
     """Restore the saved guest, send what changed, run pytest with ``words``; the exit status."""
     kernel = kernels.kernel(kernels.DEFAULT)
+    variants.variant(variant, kernel.arch)
     bootable = prepare.debian(kernel.name)
     assert bootable.fetched is not None
     contents = prepare.contents(bootable)
@@ -116,23 +117,27 @@ def run_quick(variant: str, words: list[str]) -> int:
         state = _saved(machine, bootable)
         start = time.monotonic()
         log = paths.LOGS / f"quick-{variant}-{os.getpid()}.log"
-        with Guest(replace(machine, incoming=state, log=log)) as guest:
-            guest.push(tar(overlay.tree(contents, kernel.userland)))
-            say(f"restored and filled after {time.monotonic() - start:.1f} s")
-            loaded = guest.run("insmod /lib/ptscope/ptscope.ko")
-            if loaded.status:
-                raise NoResult(
-                    f"insmod: {loaded.err.decode(errors='replace').strip()}\n"
-                    + guest.run("dmesg | tail -5").out.decode(errors="replace")
-                )
-            arguments = [*PYTEST, *_in_guest(words, row)]
-            printer = Printer(row.name, len(row.name))
-            job = Job(guest, 1)
-            guest.adopt(job)
-            order = {"arguments": arguments, "env": row.environment(kernel)}
-            job.write(json.dumps(order).encode() + b"\n")
-            outcome = bring_out(guest, guest.follow(job, printer, TEST_SECONDS))
-            guest.check()
+        try:
+            with Guest(replace(machine, incoming=state, log=log)) as guest:
+                guest.push(tar(overlay.tree(contents, kernel.userland)))
+                say(f"restored and filled after {time.monotonic() - start:.1f} s")
+                loaded = guest.run("insmod /lib/ptscope/ptscope.ko")
+                if loaded.status:
+                    raise NoResult(
+                        f"insmod: {loaded.err.decode(errors='replace').strip()}\n"
+                        + guest.run("dmesg | tail -5").out.decode(errors="replace")
+                    )
+                arguments = [*PYTEST, *_in_guest(words, row)]
+                printer = Printer(row.name, len(row.name))
+                job = Job(guest, 1)
+                guest.adopt(job)
+                order = {"arguments": arguments, "env": row.environment(kernel)}
+                job.write(json.dumps(order).encode() + b"\n")
+                outcome = bring_out(guest, guest.follow(job, printer, TEST_SECONDS))
+                guest.check()
+        except (KeyboardInterrupt, SystemExit):
+            log.unlink(missing_ok=True)
+            raise
         log.unlink(missing_ok=True)
         result = judge(
             f"quick-{variant}", outcome.document, outcome.status, time.monotonic() - start

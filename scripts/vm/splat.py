@@ -57,6 +57,12 @@ HARMLESS = re.compile(
 )
 
 
+# What a kernel says when it refuses a module: by its name, or by what insmod may not do.
+_ABOUT_MODULE = re.compile(r"ptscope|Lockdown: insmod: |[Ll]oading of .*module")
+LAST_LINES = 8
+"""What is shown of a log when nothing in it is to the point."""
+
+
 @dataclass(frozen=True)
 class Report:
     """One report of the kernel."""
@@ -97,3 +103,9 @@ def _end_of_report(lines: list[str], start: int) -> int:
         if "---[ end " in lines[number] or "</TASK>" in lines[number]:
             return number + 1
     return last
+
+
+def about_module(log: str) -> list[str]:
+    """The lines that tell why ptscope.ko was refused, else the last ones."""
+    lines = log.splitlines()
+    return [line for line in lines if _ABOUT_MODULE.search(line)] or lines[-LAST_LINES:]

@@ -200,6 +200,28 @@ def test_walk_without_privilege() -> None:
     assert answer["frame"] is None
 
 
+def test_root_without_cap_sys_ptrace() -> None:
+    """Root of a container, who is told what is missing rather than to become root."""
+    loss = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", *PTSCOPE]
+    nobody = ["setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", "echo ready; read line"]
+    with subprocess.Popen(nobody, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        words = ["walk", "--source", "pagemap", str(process.pid), "0x1000"]
+        result = subprocess.run([*loss, *words], capture_output=True, text=True, check=False)
+        process.kill()
+    assert result.returncode == 4
+    assert "CAP_SYS_PTRACE is missing" in result.stderr
+    assert "--cap-add SYS_PTRACE" in result.stderr
+    assert "somebody else" not in result.stderr
+    doctor = subprocess.run(
+        [*loss, "doctor", "--json"], capture_output=True, text=True, check=False
+    )
+    checks = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
+    assert checks["ptrace"]["status"] == "warn"
+    assert "CAP_SYS_PTRACE is missing" in checks["ptrace"]["text"]
+
+
 def test_help_is_fast_and_imports_nothing_heavy() -> None:
     code = (
         "import sys; from ptscope.cli import run; run(['--help']);"

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 from xml.etree import ElementTree
 
 import pytest
 import vmpath  # noqa: F401
 from vm import junit, paths, testrun
-from vm.errors import UsageError
+from vm.errors import NoResult, TimedOut, UsageError
+from vm.guest import Guest, Job
 from vm.inside import wire
 from vm.junit import Counts
 from vm.plan import MAIN, PLAN, SCENARIO_FILES, Row
@@ -159,3 +161,25 @@ def test_a_stream_that_ends_inside_a_frame_gives_no_frame() -> None:
         return part
 
     assert wire.read_frame(read) is None
+
+
+class _Sent:
+    """In place of a guest: what a job sends to it."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, kind: bytes, job: int, data: bytes = b"") -> None:
+        self.sent.append(kind)
+
+
+def test_a_commands_time_is_told_from_a_guests_end() -> None:
+    sent = _Sent()
+    job = Job(cast("Guest", sent), 1)
+    with pytest.raises(TimedOut, match=r"was not done after 0\.01 s"):
+        job.wait(0.01)
+    assert sent.sent == [wire.KILL]
+    job.deliver(None)
+    with pytest.raises(NoResult, match="the guest ended before") as caught:
+        job.wait(0.01)
+    assert not isinstance(caught.value, TimedOut)

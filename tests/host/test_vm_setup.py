@@ -249,11 +249,9 @@ def test_a_module_for_another_kernel_is_explained(tmp_path: Path) -> None:
     module = tmp_path / "ptscope.ko"
     module.write_bytes(b"\x7fELF\0license=GPL\0vermagic=6.1.0-57-amd64 SMP preempt mod_unload \0")
     image = bzimage(tmp_path / "bzImage", b"6.9.0-mine (me@here)")
-    bootable = prepare.Bootable(
-        kernels.kernel(kernels.DEFAULT), prepare.image_release(image), image, (), None
-    )
+    release = prepare.own_release(image)
     with pytest.raises(UsageError, match=r"built for 6\.1\.0-57-amd64, but .* is 6\.9\.0-mine"):
-        prepare.check_module(module, bootable)
+        prepare.check_module(module, image, release)
     module.write_bytes(b"text")
     with pytest.raises(UsageError, match="not a kernel module"):
         prepare.module_release(module)

@@ -100,3 +100,17 @@ def test_a_report_is_shown_to_its_end_and_counted_once() -> None:
     assert "end trace" in first.lines[-1]
     assert any("frame9" in line for line in first.lines)
     assert second.kind == "panic"
+
+
+def test_why_a_module_was_refused() -> None:
+    assert [line.split("] ")[1].split()[0] for line in splat.about_module(BOOT)] == ["ptscope:"] * 3
+    lockdown = (
+        "[    0.400000] Lockdown: swapper/0: hibernation is restricted; see man kernel_lockdown.7"
+    )
+    refusal = (
+        "[    5.1] Lockdown: insmod: unsigned module loading is restricted; see man"
+        " kernel_lockdown.7"
+    )
+    assert splat.about_module(f"{lockdown}\n{refusal}\n") == [refusal]
+    many = "\n".join(f"line {number}" for number in range(20))
+    assert splat.about_module(many) == [f"line {number}" for number in range(12, 20)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import vmpath
+from test_vm_setup import bzimage
 from vm import oserrors, paths, proc, quick
 from vm.errors import SetupError, UsageError
 from vm.plan import MAIN, Row
@@ -164,3 +165,45 @@ def test_what_the_system_refuses_is_explained() -> None:
     assert full is not None
     assert " MB in " in (full.remedy or "")
     assert oserrors.explain(FileNotFoundError(errno.ENOENT, "No such file", "/x")) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "remedy"),
+    [
+        (["--smp=0"], "--smp: not a whole number from 1 on: '0'", "run --help"),
+        (["--memory=-1"], "--memory: not a whole number", "run --help"),
+        (["--timeout=-5"], "--timeout: not a number of seconds above 0: '-5'", "run --help"),
+        (["--timeout=nan"], "--timeout: not a number of seconds above 0", "run --help"),
+        (["--modules=/tmp"], "--modules is for a kernel of your own", "--kernel"),
+        (["--kernel=/bin/true"], "/bin/true is not a bzImage", "--modules DIR"),
+        (["--kernel=/none"], "there is no kernel /none", ""),
+        (["--module=/none"], "there is no module /none", ""),
+        (["--files=/none"], "/none is not a directory", "FILES"),
+        (["--variant=none"], "no variant of amd64", "5-level"),
+        (["--debian=none"], "no kernel", "debian-6.1-amd64"),
+    ],
+)
+def test_wrong_usage_is_said_before_anything_is_built(
+    words: list[str], cause: str, remedy: str, tmp_path: Path
+) -> None:
+    done = harness("run", *words, "true", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == UsageError.exit_status
+    said, _, advice = done.stderr.partition("remedy: ")
+    assert cause in said
+    assert remedy in advice
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_kernel_and_its_parts_are_checked_before_anything_is_built(tmp_path: Path) -> None:
+    image = bzimage(tmp_path / "bzImage", b"6.9.0-mine (me@here)")
+    cache = str(tmp_path / "cache")
+    done = harness("run", f"--kernel={image}", "true", XDG_CACHE_HOME=cache)
+    assert "no ptscope.ko was given" in done.stderr
+    done = harness("run", f"--kernel={image}", "--modules=/tmp", "true", XDG_CACHE_HOME=cache)
+    assert "/tmp has no modules of 6.9.0-mine" in done.stderr
+    assert not (tmp_path / "cache").exists()
+
+
+def test_jobs_are_at_least_one() -> None:
+    done = harness("test", "--jobs=0")
+    assert (done.returncode, "Traceback" in done.stderr) == (UsageError.exit_status, False)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-CAP_SYS_ADMIN = 21  # include/uapi/linux/capability.h
+# include/uapi/linux/capability.h
+CAP_SYS_PTRACE = 19
+CAP_SYS_ADMIN = 21
 SECURE_BOOT_VARIABLE = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
@@ -83,9 +85,17 @@ class Host:
     @cached_property
     def sys_admin(self) -> bool:
         """Whether this process has CAP_SYS_ADMIN in its own user namespace."""
+        return self._capable(CAP_SYS_ADMIN)
+
+    @cached_property
+    def sys_ptrace(self) -> bool:
+        """Whether this process has CAP_SYS_PTRACE, which other users' processes take."""
+        return self._capable(CAP_SYS_PTRACE)
+
+    def _capable(self, capability: int) -> bool:
         for line in (self._text("proc/self/status") or "").splitlines():
             if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) >> CAP_SYS_ADMIN & 1)
+                return bool(int(line.split()[1], 16) >> capability & 1)
         return False
 
     def _text(self, path: str) -> str | None:

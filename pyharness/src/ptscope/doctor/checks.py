@@ -24,6 +24,7 @@ from ptscope.source.availability import (
     not_privileged,
     release_of,
 )
+from ptscope.target.access import PTRACE_REMEDY
 from ptscope.target.procfs import procfs_error
 
 if TYPE_CHECKING:
@@ -178,6 +179,21 @@ def check_capability(patient: Patient) -> Result:
     return Result.of(not_privileged(patient.host))
 
 
+def check_ptrace(patient: Patient) -> Result:
+    """Whether we have CAP_SYS_PTRACE; walking ourselves and our own processes works without."""
+    host = patient.host
+    if host.sys_ptrace:
+        return Result("ok", "CAP_SYS_PTRACE is there")
+    if not host.procfs:
+        return Result("warn", "not known: /proc tells it")
+    return Result(
+        "warn",
+        "CAP_SYS_PTRACE is missing: maps and pagemap of other users' processes, and of those with "
+        "more privileges, may not be read",
+        PTRACE_REMEDY,
+    )
+
+
 def check_lockdown(patient: Patient) -> Result:
     """The kernel's lockdown mode."""
     host = patient.host
@@ -258,6 +274,7 @@ CHECKS: tuple[tuple[str, Callable[[Patient], Result]], ...] = (
     ("proc", check_proc),
     ("debugfs", check_debugfs),
     ("capability", check_capability),
+    ("ptrace", check_ptrace),
     ("lockdown", check_lockdown),
     ("secure boot", check_secure_boot),
     ("module files", check_module_files),

@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ptscope.errors import ChangedIdentity, Exited, NotPermitted, PtscopeError, Unsupported
+from ptscope.host import Host
 from ptscope.target.stat import Stat, read_stat
+
+PTRACE_REMEDY = (
+    "run ptscope as root with all capabilities: outside of the container, or in one that was "
+    "started with `--cap-add SYS_PTRACE`"
+)
 
 
 def cannot_read(path: Path, error: OSError) -> PtscopeError:
@@ -19,11 +26,29 @@ def cannot_read(path: Path, error: OSError) -> PtscopeError:
     if isinstance(error, FileNotFoundError):
         return Unsupported(f"this kernel has no /proc/PID/{path.name} (CONFIG_PROC_PAGE_MONITOR)")
     if isinstance(error, PermissionError):
+        return _refused(path, Host())
+    return Unsupported(f"{path} cannot be read: {error.strerror}")
+
+
+def _refused(path: Path, host: Host) -> PtscopeError:
+    """Why the kernel refused (kernel/ptrace.c, __ptrace_may_access; security/commoncap.c)."""
+    if os.geteuid() != 0:
         return NotPermitted(
             f"{path} may not be read: the process belongs to somebody else",
             "run ptscope as root, or as the owner of the process",
         )
-    return Unsupported(f"{path} cannot be read: {error.strerror}")
+    if not host.sys_ptrace:
+        # In most containers: root there may look at processes that have no more privileges.
+        return NotPermitted(
+            f"{path} may not be read: CAP_SYS_PTRACE is missing, and the process is of another "
+            "user or has more privileges",
+            PTRACE_REMEDY,
+        )
+    return NotPermitted(
+        f"{path} may not be read although CAP_SYS_PTRACE is there: the process is of another user "
+        "namespace, or a security module forbids it",
+        "run ptscope as root outside of containers",
+    )
 
 
 def mm_gone(proc: Path) -> PtscopeError:

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import termios
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from .overlay import Contents
 from .prepare import Bootable, Options
 from .prepare import tests as tests
 from .say import say, warn
+from .scratch import scratch_dir
 
 LOGS_KEPT = 40
 
@@ -104,7 +104,7 @@ def _bootable(options: argparse.Namespace) -> Bootable:
 
 
 def _machine(
-    options: argparse.Namespace, scratch: str, name: str, more: tuple[str, ...] = ()
+    options: argparse.Namespace, scratch: Path, name: str, more: tuple[str, ...] = ()
 ) -> qemu.Machine:
     check(options)
     _forget_logs()
@@ -124,7 +124,7 @@ def _machine(
             name=name,
             contents=what,
         ),
-        Path(scratch),
+        scratch,
     )
     say(f"booting {bootable.release}, {options.variant}, {options.smp} CPU, on {machine.accel}")
     return machine
@@ -147,7 +147,7 @@ def _pass_on(kind: bytes, data: bytes) -> None:
 def run(options: argparse.Namespace) -> int:
     """`run`."""
     words: list[str] = options.words
-    with tempfile.TemporaryDirectory(prefix="ptscope-vm-") as scratch:
+    with scratch_dir("vm") as scratch:
         machine = _machine(options, scratch, f"vm-{os.getpid()}")
         try:
             with Guest(machine) as guest:
@@ -184,7 +184,7 @@ def shell(options: argparse.Namespace) -> int:
         )
     size = shutil.get_terminal_size()
     words = ("vm.mode=shell", f"vm.rows={size.lines}", f"vm.columns={size.columns}", "quiet")
-    with tempfile.TemporaryDirectory(prefix="ptscope-vm-") as scratch:
+    with scratch_dir("vm") as scratch:
         machine = _machine(options, scratch, f"shell-{os.getpid()}", words)
         machine.log.parent.mkdir(parents=True, exist_ok=True)
         warn('the guest\'s shell follows; leave with "exit", or at once with Ctrl-A X')

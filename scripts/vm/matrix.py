@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from .kernels import Kernel
 from .plan import MAIN, Row, matrix_rows
 from .qemu import Machine
 from .say import say, warn
+from .scratch import scratch_dir
 from .testrun import Result, Runner, failed_lines, judge, machines
 
 PAGE_SIZES = {"arm64-16k": "16K"}
@@ -174,8 +174,7 @@ def run_matrix(names: list[str], jobs: int) -> int:
     shutil.rmtree(paths.MATRIX_JUNIT, ignore_errors=True)
     start = time.monotonic()
     package.build()
-    with tempfile.TemporaryDirectory(prefix="ptscope-matrix-") as name:
-        scratch = Path(name)
+    with scratch_dir("matrix") as scratch:
         prepared = {
             each: _prepare(kernels.kernel(each), targets, scratch / each) for each in chosen
         }

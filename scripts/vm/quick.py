@@ -14,7 +14,6 @@ import os
 import shlex
 import stat
 import tarfile
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from .guest import Guest, Job
 from .plan import MAIN, Row
 from .qemu import Machine
 from .say import say
+from .scratch import scratch_dir
 from .suite import PYTEST, bring_out
 from .testrun import Printer, judge, summary
 
@@ -109,11 +109,11 @@ def run_quick(variant: str, words: list[str]) -> int:
     assert bootable.fetched is not None
     contents = prepare.contents(bootable)
     row = Row(MAIN, variant, ())
-    with tempfile.TemporaryDirectory(prefix="ptscope-quick-") as scratch:
+    with scratch_dir("quick") as scratch:
         options = prepare.Options(
             variant=variant, init=("vm.module=none",), name=f"quick-{variant}"
         )
-        machine = prepare.machine(bootable, options, Path(scratch))
+        machine = prepare.machine(bootable, options, scratch)
         state = _saved(machine, bootable)
         start = time.monotonic()
         log = paths.LOGS / f"quick-{variant}-{os.getpid()}.log"

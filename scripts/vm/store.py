@@ -13,11 +13,16 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import paths
 from .say import say
+
+KEPT = 3
+"""Things of a kind that are kept: `forget_others`."""
+KEPT_SECONDS = 24 * 3600
 
 
 @contextlib.contextmanager
@@ -79,9 +84,21 @@ def make_file(final: Path, fill: Callable[[Path], None], lock: str) -> Path:
 
 
 def forget_others(keep: Path, pattern: str) -> None:
-    """Remove what is beside ``keep`` and matches ``pattern``: what older inputs made."""
+    """Remove what is beside ``keep``, matches ``pattern`` and was not used for long.
+
+    Another checkout with other inputs shares the cache and may be reading what it made: the
+    `KEPT` used last remain, and all that was used within `KEPT_SECONDS`.
+    """
+    # The time of the last use, for the next to look here.
+    with contextlib.suppress(OSError):
+        os.utime(keep)
+    used: list[tuple[float, Path]] = []
     for other in keep.parent.glob(pattern):
-        if other == keep:
+        if other != keep:
+            with contextlib.suppress(FileNotFoundError):
+                used.append((other.stat().st_mtime, other))
+    for when, other in sorted(used, reverse=True)[KEPT - 1 :]:
+        if time.time() - when < KEPT_SECONDS:
             continue
         if other.is_dir():
             shutil.rmtree(other, ignore_errors=True)

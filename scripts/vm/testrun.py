@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
@@ -24,6 +23,7 @@ from .guest import Guest
 from .plan import MAIN, PLAN, Row
 from .qemu import Machine
 from .say import say
+from .scratch import scratch_dir
 from .suite import guest_tests
 
 HOST = "host"
@@ -265,8 +265,7 @@ def run_all(names: list[str], jobs: int) -> int:
     host, rows = select(names)
     shutil.rmtree(paths.JUNIT, ignore_errors=True)
     python = package.build()
-    with tempfile.TemporaryDirectory(prefix="ptscope-test-") as name:
-        scratch = Path(name)
+    with scratch_dir("test") as scratch:
         ready: dict[str, Machine] = {}
         kernel = kernels.kernel(kernels.DEFAULT)
         if rows:

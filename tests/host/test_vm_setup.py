@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 import vmpath
-from vm import accel, apt, arches, fetch, install, kernels, prepare, store, variants
+from vm import accel, apt, arches, fetch, install, kernels, prepare, scratch, store, variants
 from vm.errors import SetupError, UsageError, VmError
+from vm.scratch import scratch_dir
 
 TARGETS = """\
 http://mirror.example/debian/ Debian bookworm
@@ -153,6 +156,76 @@ def test_what_was_interrupted_leaves_nothing_and_is_made_again(own_cache: Path) 
     store.make_dir(final, lambda partial: (partial / "whole").touch(), "thing")
     assert [p.name for p in final.parent.iterdir()] == ["thing"]
     assert (final / "whole").exists()
+
+
+def _aged(path: Path, days: float) -> Path:
+    path.touch()
+    when = time.time() - days * 86400
+    os.utime(path, (when, when))
+    return path
+
+
+def test_what_another_checkout_may_be_reading_is_kept(tmp_path: Path) -> None:
+    old = [_aged(tmp_path / f"thing-{days}", days) for days in (2, 3, 4, 5)]
+    other = _aged(tmp_path / "other-9", 9)
+    mine = _aged(tmp_path / "thing-mine", 30)
+    store.forget_others(mine, "thing-*")
+    # The newest three: mine, for it is used now, and two of the others.
+    assert sorted(tmp_path.iterdir()) == sorted([mine, *old[:2], other])
+    young = [_aged(tmp_path / f"thing-young-{hours}", hours / 24) for hours in (1, 2, 20, 23)]
+    store.forget_others(mine, "thing-*")
+    assert sorted(tmp_path.iterdir()) == sorted([mine, *young, other])
+
+
+def test_what_a_killed_run_left_goes_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    foreign = tmp_path / "ptscope-vm-foreign"
+    foreign.mkdir()
+    with scratch_dir("vm") as living:
+        (tmp_path / "ptscope-vm-dead").mkdir()
+        (tmp_path / "ptscope-vm-dead" / scratch.LOCK).touch()
+        with scratch_dir("vm") as mine:
+            assert set(tmp_path.iterdir()) == {foreign, living, mine}
+    assert list(tmp_path.iterdir()) == [foreign]
+
+
+HANGING = """
+import signal, sys, time
+from vm import commands, main
+from vm.scratch import scratch_dir
+
+# Whatever started the tests (nohup, a shell in the background) ignores.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def run(options):
+    with scratch_dir("vm") as folder:
+        print(folder, flush=True)
+        time.sleep(60)
+
+commands.kdir = run
+sys.argv[1:] = ["kdir"]
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_ended_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING],
+        env={**os.environ, "PYTHONPATH": str(vmpath.SCRIPTS), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        folder = Path(run.stdout.readline().strip())
+        assert folder.parent == tmp_path
+        run.send_signal(number)
+        assert run.wait(20) == 128 + number
+    assert list(tmp_path.glob("ptscope-*")) == []
 
 
 def _make_slowly(cache: str, counter: str) -> None:

@@ -34,7 +34,7 @@ matrix: install ## the guest tests on every kernel and in every variant (ONLY='7
 lint: build ## ruff, mypy, the module's own checks
 	@scripts/lint.sh
 
-vm: install ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR] [KERNEL=NAME] [VARIANT=pti] [SMP=2] [TIMEOUT=600 seconds]
+vm: install ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR] [KERNEL=NAME] [VARIANT=pti] [SMP=2] [TIMEOUT=SECONDS, otherwise 600]
 	@test -n "$$RUN" || { echo "usage: make vm RUN='command' [FILES=DIR] [VARIANT=NAME] [SMP=N] [TIMEOUT=SECONDS]" >&2; exit 2; }
 	@$(VM) run $(boot_options) $(if $(TIMEOUT),--timeout $(TIMEOUT)) -- "$$RUN"
 

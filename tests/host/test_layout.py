@@ -173,6 +173,44 @@ def test_text_that_is_no_layout(old: str, new: str, words: str) -> None:
         Layout.from_text(text.replace(old, new, 1))
 
 
+@pytest.mark.parametrize(
+    ("part", "key", "value", "words"),
+    [
+        ("facts", "bit.present", 64, "bit.present is 64, not 0 to 63"),
+        ("facts", "swap.bit.exclusive", 64, "swap.bit.exclusive is 64"),
+        ("facts", "bit.nx", 0, "bit.nx and bit.present are both 0"),
+        ("facts", "bit.special", 1, "bit.special and bit.write are both 1"),
+        ("facts", "page_shift", 11, "page_shift is 11, not 12 to 16"),
+        ("facts", "page_shift", 13, "runtime.level.pte.shift is not page_shift"),
+        ("runtime", "level.pud.shift", 64, "not 12 to 63"),
+        ("runtime", "level.pud.entries", 511, "no power of 2"),
+        ("runtime", "user_last", 2**64 - 1, "not below runtime.kernel_first"),
+        ("facts", "bit.dirty", "x", "bit.dirty is no 64-bit number: 'x'"),
+        ("facts", "bit.dirty", None, "bit.dirty is no 64-bit number"),
+    ],
+)
+def test_file_with_numbers_that_cannot_be(
+    part: str, key: str, value: object, words: str, tmp_path: Path
+) -> None:
+    content = json.loads(FIVE.to_text())
+    content[part][key] = value
+    path = tmp_path / "layout.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UsageError) as error:
+        load(str(path))
+    assert error.value.cause.startswith(f"{path} is no layout: ")
+    assert words in error.value.cause
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100000, b"{}", b"[]"])
+def test_file_that_is_no_layout(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "layout.json"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as error:
+        load(str(path))
+    assert error.value.cause.startswith(f"{path} is no layout: ")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "facts": 3}', "{"])
 def test_json_that_is_no_layout(text: str) -> None:
     with pytest.raises(Unsupported, match="layout"):

@@ -86,5 +86,13 @@ class Unsupported(PtscopeError):
     exit_status = 5
 
 
+class BadLayout(Unsupported):
+    """What should be a layout is not one, or of another format; `reason` does not name it."""
+
+    def __init__(self, name: str, reason: str, remedy: str | None = None) -> None:
+        super().__init__(f"layout {name}: {reason}", remedy)
+        self.reason = reason
+
+
 class BadStream(Unsupported):
     """What the module sent breaks the wire format of ptscope.h or contradicts itself."""

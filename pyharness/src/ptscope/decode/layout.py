@@ -16,10 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ptscope.decode.arch import architecture
+from ptscope.decode.sound import flaws
 from ptscope.decode.table import Changes
-from ptscope.errors import Unsupported, UsageError
+from ptscope.errors import BadLayout, Unsupported, UsageError
 
 FORMAT = 1
+UNNAMED = "unnamed"
 DEFAULT = "debian-6.1-amd64"
 U64_MAX = (1 << 64) - 1
 
@@ -58,7 +60,8 @@ class Layout:
 
     Layouts are equal when architecture, release and all facts are; `name` is
     only how people call it.  Making one raises Unsupported when the architecture
-    is unknown or a fact that the decoder cannot do without is missing.
+    is unknown, and BadLayout when a fact that the decoder cannot do without is missing
+    or one is what it cannot be.
     """
 
     name: str = field(compare=False)
@@ -70,15 +73,18 @@ class Layout:
     def __post_init__(self) -> None:
         object.__setattr__(self, "facts", MappingProxyType(dict(self.facts)))
         object.__setattr__(self, "runtime", MappingProxyType(dict(self.runtime)))
-        keys = {*self.facts, *(_RUNTIME + key for key in self.runtime)}
+        values = {**self.facts, **{_RUNTIME + key: self.runtime[key] for key in self.runtime}}
         required = (*_REQUIRED, *architecture(self.arch).required)
-        missing = [key for key in required if key not in keys]
+        missing = [key for key in required if key not in values]
         if missing:
-            raise Unsupported(f"layout {self.name} lacks {', '.join(missing)}")
+            raise BadLayout(self.name, f"it lacks {', '.join(missing)}")
+        flaw = next(flaws(values), None)
+        if flaw is not None:
+            raise BadLayout(self.name, flaw)
         if len(self.levels) != self.runtime["levels"]:
-            raise Unsupported(
-                f"layout {self.name} says {self.runtime['levels']} levels "
-                f"but describes {len(self.levels)}"
+            raise BadLayout(
+                self.name,
+                f"it says {self.runtime['levels']} levels but describes {len(self.levels)}",
             )
 
     def __hash__(self) -> int:
@@ -93,42 +99,46 @@ class Layout:
     def from_text(cls, text: str, name: str = "live") -> Layout:
         """Parse what the module's file ``layout`` holds: one ``key value`` a line.
 
-        Raises Unsupported for another format, and for text that is not a layout.
+        Raises BadLayout for another format, and for text that is not a layout.
         """
         values: dict[str, str] = {}
         for number, line in enumerate(text.splitlines(), 1):
             key, space, value = line.partition(" ")
             if not space or not key or key in values:
-                raise Unsupported(f"layout {name}, line {number} is not one new key: {line!r}")
+                raise BadLayout(name, f"line {number} is not one new key: {line!r}")
             values[key] = value.strip()
         return cls._from_values(values, name)
 
     @classmethod
-    def from_json(cls, source: str | Mapping[str, object]) -> Layout:
-        """Parse what `to_json` gives, as text or already loaded.
+    def from_json(cls, source: str | Mapping[str, object], name: str | None = None) -> Layout:
+        """Parse what `to_json` gives, as text or already loaded; `name` stands for the one in it.
 
-        Raises Unsupported for another format, and for what is not a layout.
+        Raises BadLayout for another format, and for what is not a layout.
         """
         if isinstance(source, str):
             try:
                 source = json.loads(source)
             except ValueError as error:
-                raise Unsupported(f"not a layout: {error}") from error
+                raise BadLayout(name or UNNAMED, f"no JSON: {error}") from error
+            except RecursionError:
+                raise BadLayout(name or UNNAMED, "JSON nested too deeply") from None
         if not isinstance(source, Mapping):
-            raise Unsupported("not a layout: no JSON object")
+            raise BadLayout(name or UNNAMED, "no JSON object")
         values = {key: str(value) for key, value in source.items() if not isinstance(value, dict)}
         for part, prefix in (("facts", ""), ("runtime", _RUNTIME)):
             numbers = source.get(part)
             if not isinstance(numbers, Mapping):
-                raise Unsupported(f"not a layout: no object {part!r}")
+                raise BadLayout(name or UNNAMED, f"there is no object {part!r}")
             values |= {f"{prefix}{key}": str(value) for key, value in numbers.items()}
-        return cls._from_values(values, values.pop("name", "unnamed"))
+        own_name = values.pop("name", UNNAMED)
+        return cls._from_values(values, name or own_name)
 
     @classmethod
     def _from_values(cls, values: dict[str, str], name: str) -> Layout:
         if values.get("format") != str(FORMAT):
-            raise Unsupported(
-                f"layout {name} has format {values.get('format', 'none')}, not {FORMAT}",
+            raise BadLayout(
+                name,
+                f"it has format {values.get('format', 'none')}, not {FORMAT}",
                 remedy="use a module and a package of the same version",
             )
         texts = {key: values.get(key, "") for key in ("arch", "release")}
@@ -142,7 +152,7 @@ class Layout:
             except ValueError:
                 number = -1
             if not 0 <= number <= U64_MAX:
-                raise Unsupported(f"layout {name}: {key} is no 64-bit number: {value!r}")
+                raise BadLayout(name, f"{key} is no 64-bit number: {value!r}")
             if key.startswith(_RUNTIME):
                 runtime[key.removeprefix(_RUNTIME)] = number
             else:
@@ -296,7 +306,7 @@ def load(name: str = DEFAULT) -> Layout:
     """Load a shipped layout by name, or one from a file when `name` ends in ``.json``.
 
     It is called what its file is called.
-    Raises UsageError when there is no such layout, Unsupported when the file is not one.
+    Raises UsageError when there is no such layout, or the file is not one.
     """
     is_file = name.endswith(".json")
     if not is_file and name not in available():
@@ -306,7 +316,11 @@ def load(name: str = DEFAULT) -> Layout:
         )
     path = Path(name) if is_file else _DIRECTORY / f"{name}.json"
     try:
-        layout = Layout.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read layout {path}: {error}") from error
-    return replace(layout, name=path.stem)
+        return Layout.from_json(path.read_text(encoding="utf-8"), path.stem)
+    except OSError as error:
+        raise UsageError(f"cannot read layout {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no layout: it is no UTF-8 text") from error
+    except Unsupported as error:
+        reason = error.reason if isinstance(error, BadLayout) else error.cause
+        raise UsageError(f"{path} is no layout: {reason}", error.remedy) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import resource
 import shlex
 import signal
@@ -263,6 +264,12 @@ def test_no_arguments_is_help() -> None:
     assert "Commands:" in result.stdout
 
 
+def test_layout_without_the_module_names_the_shipped_ones() -> None:
+    result = ptscope("layout")
+    assert result.returncode in (4, 5)
+    assert "`ptscope layout --name NAME`" in result.stderr
+
+
 def test_closed_pipe_is_quiet() -> None:
     many = ["3"] * 2000
     with subprocess.Popen(
@@ -289,6 +296,31 @@ def test_full_disk_is_said_in_one_line() -> None:
         )
     assert result.returncode == os.EX_IOERR
     assert result.stderr == "ptscope: cannot write the output: No space left on device\n"
+
+
+def test_closed_stdout_is_an_error() -> None:
+    command = ["sh", "-c", f"exec {shlex.join(PTSCOPE)} decode 1 --level pte >&-"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == os.EX_IOERR
+    assert result.stderr == "ptscope: cannot write the output: stdout is closed\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "coloured"),
+    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours(setting: dict[str, str], coloured: bool) -> None:
+    ours, theirs = pty.openpty()
+    inherited = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    subprocess.run(
+        [*PTSCOPE, "decode", "0x67", "--level", "pte"],
+        stdout=theirs,
+        env={**inherited, "TERM": "xterm", **setting},
+        check=True,
+    )
+    os.close(theirs)
+    assert (b"\x1b[" in os.read(ours, 4096)) == coloured
+    os.close(ours)
 
 
 def walk_without(part: str) -> subprocess.CompletedProcess[str]:

@@ -46,9 +46,11 @@ def test_context_values(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "cause", "remedy"),
     [
-        ("0xzz --level pte", "'0xzz' is not a number", "0x"),
-        ("8000000c2c063867 --level pte", "is not a number", "0x"),
-        ("0x10000000000000000 --level pte", "64-bit", "0xffffffffffffffff"),
+        ("0xzz --level pte", "'0xzz' is no entry", "0x"),
+        ("8000000c2c063867 --level pte", "hex without 0x", "0x8000000c2c063867"),
+        ("-1 --level pte", "entry -1 is negative", "entries are 0 to"),
+        ("--lvel pte 1", "No such option", "decode --help"),
+        ("0x10000000000000000 --level pte", "64 bits", "0xffffffffffffffff"),
         ("1", "no level", "pgd, p4d, pud, pmd, pte"),
         ("1 --level leaf", "no level is called 'leaf'", "pgd, p4d, pud, pmd, pte"),
         ("1 --level p4d --set paging_levels=4", "folded", "pgd, pud, pmd, pte"),
@@ -74,6 +76,11 @@ def test_mistakes(
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["kind"], error["exit_status"]) == ("UsageError", 2)
     assert cause in error["cause"]
+
+
+def test_usage_shows_the_level_as_required(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["decode", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: ptscope decode --level LEVEL [OPTIONS] RAW\n")
 
 
 def test_layout_by_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from ptscope.doctor.checks import (
 from ptscope.errors import NotPermitted, PtscopeError, Unsupported
 from ptscope.host import SECURE_BOOT_VARIABLE, Host
 from ptscope.kmodule import NotAModule, vermagic
-from ptscope.source.availability import cannot_open
+from ptscope.source.availability import build_remedy, cannot_open
 from ptscope.source.choose import choose
 from ptscope.source.module import ModuleSource
 
@@ -228,6 +228,28 @@ def test_debugfs_not_mounted(machine: Machine) -> None:
     error = opening(machine)
     assert error.exit_status == 5
     assert "mount -t debugfs" in str(error.remedy)
+
+
+def test_debugfs_mounted_at_a_place_with_a_blank(machine: Machine) -> None:
+    machine.put("proc/self/mounts", "none /my\\040\\134debug debugfs rw 0 0\n")
+    assert machine.host.debugfs == machine.root / "my \\debug"
+
+
+@pytest.mark.parametrize(
+    ("release", "debian"),
+    [
+        *((release, True) for release in (RELEASE, "5.10.0-30-cloud-amd64", "6.1.0-9-rt-amd64")),
+        *((release, True) for release in ("6.12.48+deb13-riscv64", "7.2.3+deb14-arm64-16k")),
+        *((release, True) for release in ("6.1.0-0.deb11.21-amd64", "6.12.9+bpo-amd64")),
+        *((release, False) for release in ("6.18.44-custom", "6.12.0", "6.1.0-amd64", "6.1.0+")),
+        *((release, False) for release in ("6.8.0-45-generic", "5.14.0-503.el9.x86_64")),
+    ],
+)
+def test_headers_are_a_package_for_debian_s_kernels_only(release: str, debian: bool) -> None:
+    remedy = build_remedy(release, "insmod x.ko")
+    assert (f"apt install linux-headers-{release}" in remedy) == debian
+    assert ("make modules_prepare" in remedy) != debian
+    assert "`insmod x.ko`" in remedy
 
 
 def test_module_without_its_files(machine: Machine) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -15,6 +16,10 @@ def main() -> None:
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # What Python makes of a descriptor 1 that is closed; printing to it does nothing.
+    if sys.stdout is None:
+        print("ptscope: cannot write the output: stdout is closed", file=sys.stderr)
+        sys.exit(os.EX_IOERR)
     from ptscope.cli import run
 
     sys.exit(run(sys.argv[1:]))

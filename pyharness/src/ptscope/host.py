@@ -7,6 +7,7 @@ Each fact is one question to /proc or /sys, read when asked. `root` is "/" excep
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,7 +75,7 @@ class Host:
         for line in (self._text("proc/self/mounts") or "").splitlines():
             _, where, kind, *_ = line.split()
             if kind == "debugfs":
-                return self.root / where.lstrip("/")
+                return self.root / unescaped(where).lstrip("/")
         return None
 
     @property
@@ -103,3 +104,8 @@ class Host:
             return (self.root / path).read_text(errors="replace").strip()
         except OSError:
             return None
+
+
+def unescaped(word: str) -> str:
+    r"""A word of /proc/mounts, where blanks and backslashes are octal (fs/seq_file.c): ``\040``."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)

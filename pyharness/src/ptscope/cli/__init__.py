@@ -80,7 +80,9 @@ def run(arguments: Sequence[str]) -> int:
     """
     words = list(arguments) or ["--help"]
     try:
-        status = cli.main(args=words, prog_name="ptscope", standalone_mode=False)
+        status = cli.main(
+            args=words, prog_name="ptscope", standalone_mode=False, color=colour_setting()
+        )
     except PtscopeError as error:
         return report(error, as_json="--json" in arguments)
     except click.ClickException as error:
@@ -96,6 +98,15 @@ def run(arguments: Sequence[str]) -> int:
             raise
         return _output_failed(error)
     return status if isinstance(status, int) else 0
+
+
+def colour_setting() -> bool | None:
+    """False where colours are not wanted or not understood; None: they are for terminals.
+
+    https://no-color.org: NO_COLOR counts when it is not empty.
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return False if plain else None
 
 
 def report(error: PtscopeError, as_json: bool) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from ptscope.cli.numbers import parse_entry, refuse_options
 from ptscope.decode.entry import decode as decode_entry
 from ptscope.decode.layout import DEFAULT, Layout, load
 from ptscope.errors import UsageError
@@ -16,10 +17,15 @@ from ptscope.views.entry import render
 _WORDS = {"true": 1, "false": 0, "none": None}
 
 
-@click.command()
-@click.argument("raw")
+@click.command(
+    context_settings={"ignore_unknown_options": True}, options_metavar="--level LEVEL [OPTIONS]"
+)
+@click.argument("words", metavar="RAW", nargs=-1, required=True)
 @click.option(
-    "--level", "level", metavar="LEVEL", help="Level of the table it was in: pgd p4d pud pmd pte."
+    "--level",
+    "level",
+    metavar="LEVEL",
+    help="Level of the table it was in: pgd p4d pud pmd pte.  [required]",
 )
 @click.option(
     "--layout",
@@ -38,12 +44,20 @@ _WORDS = {"true": 1, "false": 0, "none": None}
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def decode(
-    raw: str, level: str | None, layout_name: str, settings: Sequence[str], as_json: bool
+    words: Sequence[str],
+    level: str | None,
+    layout_name: str,
+    settings: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Explain the raw entry RAW (64 bits, as 0x… or decimal).
 
     In `access`, u is user mode; under `bits`, each set bit has its number.
     """
+    refuse_options(words)
+    raw, *more = words
+    if more:
+        raise UsageError(f"one entry at a time: {' '.join(more)!r} is too much")
     layout = load(layout_name)
     context = parse_settings(settings)
     layout = layout.with_context(context)
@@ -52,7 +66,7 @@ def decode(
             "no level given: the same bits mean different things at each level",
             remedy=f"add --level, one of {', '.join(row.name for row in layout.levels)}",
         )
-    entry = decode_entry(layout, level.lower(), parse_number(raw))
+    entry = decode_entry(layout, level.lower(), parse_entry(raw))
     if as_json:
         used = {"layout": layout.name, "context": context}
         click.echo(json.dumps({**entry.to_json(), **used}, indent=1))
@@ -67,16 +81,6 @@ def layout_lines(layout: Layout, settings: Sequence[str]) -> str:
     if settings:
         lines.append(f"with     {' '.join(settings)}")
     return "\n".join(lines)
-
-
-def parse_number(text: str) -> int:
-    """A number in decimal, or in hex with 0x; UsageError for anything else."""
-    try:
-        return int(text, 0)
-    except ValueError:
-        raise UsageError(
-            f"{text!r} is not a number", remedy="write it in decimal, or in hex with 0x in front"
-        ) from None
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, int | None]:

@@ -11,6 +11,7 @@ import click
 
 from ptscope.cli.decode import layout_lines, parse_settings
 from ptscope.decode.layout import Layout, available, load
+from ptscope.errors import NotPermitted, Unsupported
 from ptscope.views.entry import size_text
 
 
@@ -75,4 +76,9 @@ def _running() -> Layout:
     """The layout of the running kernel; raises what `ModuleSource.open` raises."""
     from ptscope.source.module import ModuleSource
 
-    return ModuleSource.open().layout
+    try:
+        return ModuleSource.open().layout
+    except (Unsupported, NotPermitted) as error:
+        shipped = "`ptscope layout --name NAME` shows one that ships, without the module"
+        error.remedy = f"{error.remedy}; {shipped}" if error.remedy else shipped
+        raise

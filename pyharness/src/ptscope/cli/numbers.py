@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Targets and addresses as they are typed."""
+"""Targets, addresses and entries as they are typed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+import click
 
 from ptscope.errors import UsageError
 from ptscope.target.process import Pid
@@ -16,18 +19,28 @@ _BARE_HEX = re.compile(r"[0-9a-fA-F]+")
 _NEGATIVE = re.compile(r"-(0[xX])?[0-9a-fA-F]+")
 # Python refuses to convert decimal numbers of thousands of digits; none of ours has that many.
 MOST_DIGITS = 100
-RANGE = "addresses are 0 to 0xffffffffffffffff"
+RANGE = "0 to 0xffffffffffffffff"
 HOW = "write it in decimal, or in hex with 0x in front"
 
 
 def parse_address(text: str) -> int:
-    """An address in decimal or 0x hex, from 0 to 2**64-1; raises UsageError for all else.
+    """An address in decimal or 0x hex, from 0 to 2**64-1; raises UsageError for all else."""
+    return _parse(text, "address", f"addresses are {RANGE}")
 
-    Hex digits without 0x are refused even where they could only be hex: the next address that is
+
+def parse_entry(text: str) -> int:
+    """A raw entry in decimal or 0x hex, from 0 to 2**64-1; raises UsageError for all else."""
+    return _parse(text, "entry", f"entries are {RANGE}")
+
+
+def _parse(text: str, noun: str, values: str) -> int:
+    """A number of 64 bits.
+
+    Hex digits without 0x are refused even where they could only be hex: the next number that is
     copied may happen to have no letter in it, and would be taken for decimal.
     """
     if len(text) > MOST_DIGITS:
-        raise UsageError(f"{text[:20]}… is no address: {len(text)} characters", RANGE)
+        raise UsageError(f"{text[:20]}… is no {noun}: {len(text)} characters", values)
     if _HEX.fullmatch(text):
         value = int(text, 16)
     elif _DECIMAL.fullmatch(text):
@@ -35,12 +48,23 @@ def parse_address(text: str) -> int:
     elif _BARE_HEX.fullmatch(text):
         raise UsageError(f"{text!r} is hex without 0x in front", f"write it as 0x{text}")
     elif _NEGATIVE.fullmatch(text):
-        raise UsageError(f"address {text} is negative", RANGE)
+        raise UsageError(f"{noun} {text} is negative", values)
     else:
-        raise UsageError(f"{text!r} is no address", HOW)
+        raise UsageError(f"{text!r} is no {noun}", HOW)
     if value > U64_MAX:
-        raise UsageError(f"address {text} does not fit into 64 bits", RANGE)
+        raise UsageError(f"{noun} {text} does not fit into 64 bits", values)
     return value
+
+
+def refuse_options(words: Sequence[str]) -> None:
+    """Raise click's own error for words that are unknown options rather than negative numbers.
+
+    A negative number looks like an option to click; a command that has it passed on, by
+    `ignore_unknown_options`, can say what is wrong with the number.
+    """
+    for word in words:
+        if word.startswith("-") and not word[1:2].isdigit():
+            raise click.NoSuchOption(word, ctx=click.get_current_context())
 
 
 def parse_target(text: str) -> Pid:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from ptscope.cli import say
-from ptscope.cli.numbers import parse_address, parse_target
+from ptscope.cli.numbers import parse_address, parse_target, refuse_options
 from ptscope.compare import Comparison, compare
 from ptscope.errors import EXIT_DONE, EXIT_FOUND, PtscopeError, UsageError
 from ptscope.source.choose import NAMES, choose
@@ -18,8 +18,6 @@ from ptscope.views.walk import render, render_comparison
 from ptscope.walk import Walk, Walker, target_of
 
 
-# A negative number looks like an option to click; it is passed on so that the message can be about
-# the number.
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("target", metavar="PID|self|kernel")
 @click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
@@ -64,13 +62,6 @@ def walk(
     for position, result in enumerate(walks):
         show(result, None, as_json, first=position == 0)
     return EXIT_DONE
-
-
-def refuse_options(words: Sequence[str]) -> None:
-    """Raise click's own error for words that are unknown options rather than negative numbers."""
-    for word in words:
-        if word.startswith("-") and not word[1:2].isdigit():
-            raise click.NoSuchOption(word, ctx=click.get_current_context())
 
 
 def explain_fallback(reason: PtscopeError) -> None:

@@ -17,8 +17,8 @@ from ptscope.errors import PtscopeError, Unsupported
 from ptscope.host import Host
 from ptscope.kmodule import NotAModule, candidates, vermagic
 from ptscope.source.availability import (
-    BUILD_REMEDY,
     LOCKDOWN_REMEDY,
+    build_remedy,
     no_debugfs,
     not_loaded,
     not_privileged,
@@ -134,9 +134,7 @@ def check_module_file(patient: Patient) -> Result:
         return Result(
             "ok" if host.module_loaded else "warn",
             "no ptscope.ko found in the places where it is installed or built",
-            None
-            if host.module_loaded
-            else BUILD_REMEDY.format(release=host.release, load="insmod kmod/ptscope.ko"),
+            None if host.module_loaded else build_remedy(host.release, "insmod kmod/ptscope.ko"),
         )
     try:
         magic = vermagic(path)
@@ -147,7 +145,7 @@ def check_module_file(patient: Patient) -> Result:
     return Result(
         "warn" if host.module_loaded else "fail",
         f"{path}: built for {release_of(magic)}, but {host.release} is running",
-        BUILD_REMEDY.format(release=host.release, load=f"insmod {path}"),
+        build_remedy(host.release, f"insmod {path}"),
     )
 
 

@@ -7,6 +7,7 @@ not loaded, then debugfs, then privilege and lockdown.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ptscope.errors import NotPermitted, PtscopeError, Unsupported
@@ -18,7 +19,22 @@ LOCKDOWN_REMEDY = (
     "boot without lockdown (no `lockdown=` on the kernel command line, Secure Boot off in the "
     "firmware setup)"
 )
-BUILD_REMEDY = "apt install linux-headers-{release}, build it with `make -C kmod`, then `{load}`"
+# Releases of Debian's kernels, for each of which there is a package of headers: 6.1.0-57-amd64,
+# 6.12.48+deb13-cloud-arm64, 7.2.3+deb14-arm64-16k, 6.1.0-0.deb11.21-amd64. Not Ubuntu's, nor what
+# somebody built.
+DEBIAN_RELEASE = re.compile(
+    r"\d+(\.\d+)+(-\d[\w.]*|\+(deb|bpo)[\w.]*)(-(cloud|rt))?-(amd64|arm64|riscv64)(-16k)?"
+)
+
+
+def build_remedy(release: str, load: str) -> str:
+    """How to get a module for the kernel `release`; `load` is the command that loads it."""
+    if DEBIAN_RELEASE.fullmatch(release):
+        return f"apt install linux-headers-{release}, build it with `make -C kmod`, then `{load}`"
+    return (
+        "get the headers of the running kernel, or its source tree after `make modules_prepare`; "
+        f"build it with `make -C kmod KDIR=TREE`, then `{load}`"
+    )
 
 
 def not_loaded(host: Host, path: Path | None = None) -> PtscopeError:
@@ -34,7 +50,7 @@ def not_loaded(host: Host, path: Path | None = None) -> PtscopeError:
         load = "insmod kmod/ptscope.ko"
         return Unsupported(
             "the module ptscope is not loaded, and no ptscope.ko was found",
-            BUILD_REMEDY.format(release=host.release, load=load),
+            build_remedy(host.release, load),
         )
     load = f"insmod {found}"
     try:
@@ -45,7 +61,7 @@ def not_loaded(host: Host, path: Path | None = None) -> PtscopeError:
         return Unsupported(
             f"the module is not loaded, and {found} was built for kernel {built_for}, not for "
             f"the running {host.release}",
-            BUILD_REMEDY.format(release=host.release, load=load),
+            build_remedy(host.release, load),
         )
     return Unsupported("the module ptscope is not loaded", f"as root: `{load}`")
 

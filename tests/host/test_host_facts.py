@@ -241,6 +241,7 @@ def test_debugfs_mounted_at_a_place_with_a_blank(machine: Machine) -> None:
         *((release, True) for release in (RELEASE, "5.10.0-30-cloud-amd64", "6.1.0-9-rt-amd64")),
         *((release, True) for release in ("6.12.48+deb13-riscv64", "7.2.3+deb14-arm64-16k")),
         *((release, True) for release in ("6.1.0-0.deb11.21-amd64", "6.12.9+bpo-amd64")),
+        *((release, True) for release in ("7.3-amd64", "7.3-rc4-arm64")),
         *((release, False) for release in ("6.18.44-custom", "6.12.0", "6.1.0-amd64", "6.1.0+")),
         *((release, False) for release in ("6.8.0-45-generic", "5.14.0-503.el9.x86_64")),
     ],

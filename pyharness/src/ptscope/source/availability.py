@@ -20,10 +20,11 @@ LOCKDOWN_REMEDY = (
     "firmware setup)"
 )
 # Releases of Debian's kernels, for each of which there is a package of headers: 6.1.0-57-amd64,
-# 6.12.48+deb13-cloud-arm64, 7.2.3+deb14-arm64-16k, 6.1.0-0.deb11.21-amd64. Not Ubuntu's, nor what
-# somebody built.
+# 6.12.48+deb13-cloud-arm64, 7.2.3+deb14-arm64-16k, 6.1.0-0.deb11.21-amd64, and 7.3-amd64 or
+# 7.3-rc4-amd64 in experimental. Not Ubuntu's, nor what somebody built.
 DEBIAN_RELEASE = re.compile(
-    r"\d+(\.\d+)+(-\d[\w.]*|\+(deb|bpo)[\w.]*)(-(cloud|rt))?-(amd64|arm64|riscv64)(-16k)?"
+    r"\d+\.\d+((-rc\d+)?|\.\d+(-\d[\w.]*|\+(deb|bpo)[\w.]*))"
+    r"(-(cloud|rt))?-(amd64|arm64|riscv64)(-16k)?"
 )
 
 

@@ -401,6 +401,7 @@ def test_marker_of_a_protected_page_that_is_not_there(puppet: Puppet) -> None:
 
 
 def test_poisoned_page(puppet: Puppet) -> None:
+    need("swap.kind.hwpoison", "this kernel is built without CONFIG_MEMORY_FAILURE")
     address = written(puppet)
     frame = compare.frame(command.walk(puppet.pid, address))
     puppet.advise(address, PAGE, "hwpoison")

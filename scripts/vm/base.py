@@ -28,7 +28,6 @@ PACKAGES = (
     "python3-click",
     "python3-psutil",
     "python3-pytest",
-    "python3-rich",
 )
 NATIVE = ("busybox-static", "python3")
 """What must run here while the user space of another architecture is made."""
@@ -61,10 +60,6 @@ DROPPED = (
     "usr/lib/python3.*/lib-dynload/_sqlite3.*",
     "usr/lib/python3.*/lib-dynload/_dbm.*",
     "usr/lib/python3/dist-packages/psutil/tests",
-    # rich colours tracebacks with the one for Python.
-    "usr/lib/python3/dist-packages/pygments/lexers/[!_p]*",
-    "usr/lib/python3/dist-packages/pygments/lexers/_*_builtins.py",
-    "usr/lib/python3/dist-packages/pygments/lexers/p[!y]*",
     *(
         f"usr/share/{name}"
         for name in (

@@ -167,7 +167,9 @@ class Runner:
         printer = Printer(HOST, self.width)
         start = time.monotonic()
         left = self.scratch / "host.xml"
-        command = [
+        command: list[str | Path] = [
+            # A harness that is killed must not leave tests and guests behind.
+            *("setpriv", "--pdeathsig", "KILL"),
             python,
             "-m",
             "pytest",

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * churn SECONDS SEED: a process that never stops changing its page tables.
+ * churn SEED: a process that never stops changing its page tables.
  *
  * Two threads map, unmap, move, collapse, split, protect, discard and fork at
  * the places of slots.h; a third does nothing but make page tables and have
- * them freed.  At the end, or at SIGTERM, it prints how often each of these
- * really happened, as "name=count" words on one line.
+ * them freed.  At each SIGUSR1, and at SIGTERM, which ends it, it prints how
+ * often each of these really happened, as "name=count" words on one line.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -52,12 +52,6 @@ static atomic_ulong done[OP_COUNT];
 static atomic_bool stopping;
 static int shmem_fd, hugetlb_fd;
 static bool have_high;
-
-static void on_stop(int sig)
-{
-	(void)sig;
-	stopping = true;
-}
 
 static __thread sigjmp_buf guard;
 
@@ -235,6 +229,14 @@ static void *make_and_free_tables(void *unused)
 	return NULL;
 }
 
+static void print_counts(void)
+{
+	for (int op = 0; op < OP_COUNT; op++)
+		printf("%s=%lu ", op_names[op], (unsigned long)done[op]);
+	printf("high=%d\n", have_high);
+	fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
 	struct worker workers[] = {
@@ -242,16 +244,21 @@ int main(int argc, char **argv)
 		{ .kinds = { SLOT_SMALL, SLOT_HUGETLB, SLOT_HIGH }, .kind_count = 3 },
 	};
 	pthread_t threads[3];
+	sigset_t asked;
+	int sig;
 
-	if (argc != 3) {
-		fprintf(stderr, "usage: churn SECONDS SEED\n");
+	if (argc != 2) {
+		fprintf(stderr, "usage: churn SEED\n");
 		return 2;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGSEGV, on_fault);
 	signal(SIGBUS, on_fault);
-	signal(SIGTERM, on_stop);
-	signal(SIGALRM, on_stop);
+	/* the main thread takes these two, the others never see them */
+	sigemptyset(&asked);
+	sigaddset(&asked, SIGUSR1);
+	sigaddset(&asked, SIGTERM);
+	pthread_sigmask(SIG_BLOCK, &asked, NULL);
 	shmem_fd = memfd_create("churn", 0);
 	hugetlb_fd = memfd_create("churn", MFD_HUGETLB | MFD_HUGE_2MB);
 	if (shmem_fd < 0 || ftruncate(shmem_fd, slots[SLOT_SHMEM].length) || hugetlb_fd < 0
@@ -269,18 +276,18 @@ int main(int argc, char **argv)
 			return 1;
 		}
 	}
-	alarm(atoi(argv[1]));
 	for (int i = 0; i < 2; i++) {
-		workers[i].state = strtoull(argv[2], NULL, 0) * 2 + i + 1;
+		workers[i].state = strtoull(argv[1], NULL, 0) * 2 + i + 1;
 		if (pthread_create(&threads[i], NULL, work, &workers[i]))
 			return 1;
 	}
 	if (pthread_create(&threads[2], NULL, make_and_free_tables, NULL))
 		return 1;
+	while (sigwait(&asked, &sig) == 0 && sig == SIGUSR1)
+		print_counts();
+	stopping = true;
 	for (int i = 0; i < 3; i++)
 		pthread_join(threads[i], NULL);
-	for (int op = 0; op < OP_COUNT; op++)
-		printf("%s=%lu ", op_names[op], (unsigned long)done[op]);
-	printf("high=%d\n", have_high);
+	print_counts();
 	return 0;
 }

@@ -160,7 +160,8 @@ def test_killed_target_is_freed_while_its_dump_is_open(
         used = witness.meminfo_kb("MemFree")
         os.kill(puppet.pid, signal.SIGKILL)
         puppet.wait()
-        eventually(lambda: witness.meminfo_kb("MemFree") > used + size * 9 // 10 // 1024,
+        # of what is freed, tens of MiB wait on the CPUs' own lists and do not count as free
+        eventually(lambda: witness.meminfo_kb("MemFree") > used + size // 2 // 1024,
                    "the killed process's memory is free although its dump file is open")
         last = rawfiles.parse(os.read(fd, rawfiles.MAX_READ))
         (end,) = last.records
@@ -207,10 +208,10 @@ def test_leader_exits_in_the_middle_of_a_dump(large: Puppet) -> None:
 
 
 def test_many_walks_do_not_hold_the_address_space(eventually: Eventually) -> None:
-    """mm_users and mm_count come back: with either kept, this would eat 1.6 GiB."""
+    """mm_users comes back: were it kept, this would eat 192 MiB."""
     size = 16 * MIB
     free = witness.meminfo_kb("MemFree")
-    for _ in range(8):
+    for _ in range(12):
         with Puppet() as puppet:
             address = puppet.map(size)
             puppet.touch("write", address, size // PAGE)
@@ -218,7 +219,7 @@ def test_many_walks_do_not_hold_the_address_space(eventually: Eventually) -> Non
                 rawfiles.walk(puppet.pid, address)
                 rawfiles.dump(puppet.pid, [(address, address + size - 1)])
             command.walk(puppet.pid, address)
-    eventually(lambda: witness.meminfo_kb("MemFree") > free - 2 * size // 1024,
+    eventually(lambda: witness.meminfo_kb("MemFree") > free - 96 * MIB // 1024,
                "the memory of processes that have ended is free")
 
 

@@ -11,7 +11,7 @@
  *   walker check-walk LAYOUT ADDRESS FILE
  *   walker check-dump LAYOUT FILE [points]
  *
- * The last two check what is in a file: the text, or batches that each follow
+ * The first five end earlier at SIGTERM.  The last two check what is in a file: the text, or batches that each follow
  * their length as a 32-bit number.  The answer is one line of "name=value"
  * words; exit status 1 and a line "inconsistent: ..." for each that is wrong.
  */
@@ -59,10 +59,20 @@ static uint64_t next_random(uint64_t *state)
 	return *state;
 }
 
+static volatile sig_atomic_t stopping;
+
+static void on_stop(int sig)
+{
+	(void)sig;
+	stopping = 1;
+}
+
 static bool in_time(time_t until)
 {
 	struct timespec now;
 
+	if (stopping)
+		return false;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return now.tv_sec < until;
 }
@@ -286,6 +296,7 @@ int main(int argc, char **argv)
 	time_t until;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	signal(SIGTERM, on_stop);
 	if (argc == 5 && !strcmp(argv[1], "check-walk")) {
 		static char text[8192];
 

@@ -19,8 +19,6 @@ MODULES = (
     "click",
     "psutil",
     "pytest",
-    "rich.console",
-    "rich.table",
     "xml.etree.ElementTree",
     "_pytest.junitxml",
     "ctypes",

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The `ptscope` command: a table of subcommands, each imported when it is used.
 
-`ptscope --help` imports none of them, so it is fast and works where cffi, rich or psutil are
-broken.
+`ptscope --help` imports none of them, so it is fast and works where cffi or psutil are broken.
 """
 
 from __future__ import annotations

@@ -155,6 +155,12 @@ def vmstat(key: str) -> int:
     raise KeyError(key)
 
 
+def release() -> tuple[int, int]:
+    """Version of the running kernel."""
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int(minor.split("-")[0])
+
+
 def cpuinfo(key: str) -> str:
     """The first line of /proc/cpuinfo with this key."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -381,7 +381,9 @@ def test_write_protection_by_userfaultfd(puppet: Puppet) -> None:
         walk = command.walk(puppet.pid, place)
         page = witness.page(puppet.pid, place)
         assert compare.differences(walk, page, soft_dirty_mask()) == []
-        assert (page.uffd_wp, bool(compare.last_entry(walk)["uffd_wp"])) == (protected, protected)
+        assert bool(compare.last_entry(walk)["uffd_wp"]) is protected
+        if compare.PAGEMAP_HAS_UFFD_WP:
+            assert page.uffd_wp is protected
         assert walk["effective"]["write"] is not protected
 
 
@@ -485,6 +487,8 @@ LIES = {"present": ("bit.present", "bit.valid"), "uffd-wp": ("bit.uffd_wp",),
 
 def lying_mask(what: str) -> int:
     """One bit of a PTE; skips where the kernel has none of this meaning."""
+    if what == "uffd-wp" and not compare.PAGEMAP_HAS_UFFD_WP:
+        pytest.skip("pagemap shows no write protection by userfaultfd on this kernel (since 5.14)")
     facts = rawfiles.layout()
     name = next((name for name in LIES[what] if name in facts), None)
     if name is None:

@@ -418,20 +418,22 @@ def test_poisoned_page(puppet: Puppet) -> None:
 
 def test_processes_share_a_table_of_hugetlb_pages(puppet: Puppet) -> None:
     """A shared hugetlb mapping of a whole PUD has one PMD table for all (mm/hugetlb.c)."""
-    fd = puppet.memfd(GIGANTIC, HUGE_LOG2)
-    address = puppet.map(GIGANTIC, fd=fd, align=GIGANTIC, flags="noreserve")
+    above = witness.level_names()[-3]
+    span = witness.span(above)
+    fd = puppet.memfd(span, HUGE_LOG2)
+    address = puppet.map(span, fd=fd, align=span, flags="noreserve")
     puppet.touch("write", address)
     child = puppet.fork()
     child.touch("read", address)
     walks = [command.walk(pid, address) for pid in (puppet.pid, child.pid)]
     places = [{level["level"]: level["entry_pa"] for level in walk["levels"]} for walk in walks]
     assert places[0]["pmd"] == places[1]["pmd"]
-    assert places[0]["pud"] != places[1]["pud"]
+    assert places[0][above] != places[1][above]
     for walk, pid in zip(walks, (puppet.pid, child.pid), strict=True):
         page = witness.page(pid, address)
         assert compare.differences(walk, page, soft_dirty_mask(), hugetlb=True) == []
     # unmapping in one leaves the other its own way
-    child.unmap(address, GIGANTIC)
+    child.unmap(address, span)
     assert command.walk(child.pid, address)["mapping"]["state"] == "none"
     assert command.walk(puppet.pid, address)["mapping"] == walks[0]["mapping"]
 

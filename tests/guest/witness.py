@@ -277,6 +277,17 @@ def symbol(name: str) -> int:
     raise KeyError(name)
 
 
+def kernel_text() -> int:
+    """Address of the beginning of "Kernel code" of /proc/iomem.
+
+    arm64 counts what is before _stext to it from 6.2 on, and only then shows _text.
+    """
+    try:
+        return symbol("_text")
+    except KeyError:
+        return symbol("_stext")
+
+
 def iomem(name: str) -> tuple[int, int]:
     """First and last physical address of a named range in /proc/iomem."""
     for line in Path("/proc/iomem").read_text().splitlines():

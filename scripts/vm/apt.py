@@ -219,9 +219,7 @@ class Apt:
     def show(self, name: str) -> Package:
         """The newest version of a package; raises `Missing` when the suite has none."""
         what = f"looking up {name} in {self.suite}"
-        names = run(
-            ["apt-cache", *self._options(), "pkgnames", name], what=what, error=SetupError
-        )
+        names = run(["apt-cache", *self._options(), "pkgnames", name], what=what, error=SetupError)
         missing = Missing(f"{self.suite} has no package {name} for {self.arch}")
         if name not in names.split():
             raise missing

@@ -175,14 +175,10 @@ def run_matrix(names: list[str], jobs: int) -> int:
     start = time.monotonic()
     package.build()
     with scratch_dir("matrix") as scratch:
-        prepared = {
-            each: _prepare(kernels.kernel(each), targets, scratch / each) for each in chosen
-        }
-        say(f"{len(chosen)} kernels prepared after {time.monotonic() - start:.0f} s")
         runner = Runner(max(len(t.row.name) for t in targets), scratch, paths.MATRIX_JUNIT)
 
         def run(target: Target) -> Outcome:
-            ready = prepared[target.kernel.name]
+            ready = prepared[target.kernel.name].result()
             if ready.missing:
                 return Outcome(target, None, ready.missing)
             if ready.problem:
@@ -191,11 +187,17 @@ def run_matrix(names: list[str], jobs: int) -> int:
             machine = ready.machines[target.row.name]
             return Outcome(target, runner.guest(target.row, machine, target.kernel), ready.release)
 
-        with ThreadPoolExecutor(max_workers=jobs) as pool:
+        # Downloads and builds of the next kernels go on while guests of the first ones run.
+        with ThreadPoolExecutor(1) as preparer, ThreadPoolExecutor(jobs) as pool:
+            prepared = {
+                each: preparer.submit(_prepare, kernels.kernel(each), targets, scratch / each)
+                for each in chosen
+            }
             futures = [pool.submit(run, target) for target in targets]
             try:
                 outcomes = [future.result() for future in futures]
             except BaseException:
+                preparer.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=False, cancel_futures=True)
                 runner.stop()
                 raise

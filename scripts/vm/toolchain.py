@@ -91,9 +91,7 @@ class Toolchain:
         home = paths.cache() / "toolchain"
         apt.update()
         self.version = _version(apt)
-        python = next(
-            name for name in apt.show("libpython3-dev").depends if name.endswith("-dev")
-        )
+        python = next(name for name in apt.show("libpython3-dev").depends if name.endswith("-dev"))
         self.python = python.removeprefix("lib").removesuffix("-dev")
         headers = [(arch, python) for arch in ARCHES.values()]
         for arch, _ in headers:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from witness import PAGE, PagemapEntry
+from witness import PAGE, PagemapEntry, release
 
+PAGEMAP_HAS_UFFD_WP = release() >= (5, 14)
 PRESENT = {"leaf", "protnone", "splitting"}
 """States that count as resident: the page has a frame, whether or not the hardware may use it."""
 
@@ -57,6 +58,6 @@ def differences(
     # fs/proc/task_mmu.c: VM_SOFTDIRTY marks every page; of hugetlb pages it is the only mark
     in_entry = bool(entry["soft_dirty"]) and not hugetlb and state != "none"
     expect("soft-dirty", in_vma or in_entry, witness.soft_dirty)
-    if state != "none":
+    if state != "none" and PAGEMAP_HAS_UFFD_WP:
         expect("uffd-wp", bool(entry["uffd_wp"]), witness.uffd_wp)
     return found

@@ -248,6 +248,14 @@ def layout() -> dict[str, str]:
     return dict(line.split(" ", 1) for line in lines)
 
 
+def has(fact: str) -> bool:
+    """Whether the layout states a fact, and the machine uses what it is about."""
+    facts = layout()
+    # riscv64 keeps both in bits that the hardware leaves alone with an extension only
+    unused = facts.get("runtime.svrsw60t59b") == "0" and fact in ("bit.soft_dirty", "bit.uffd_wp")
+    return fact in facts and not unused
+
+
 def vma_of_own_stack() -> int:
     """An address of the caller's stack, without a look into /proc by PID."""
     for line in Path("/proc/thread-self/maps").read_text().splitlines():

@@ -98,7 +98,7 @@ def test_nothing_changes_in_the_target(puppet: Puppet, swap: None) -> None:
     before = state_of(puppet.pid)
     assert "Referenced:         " in "\n".join(map(str, before["smaps"]))  # type: ignore[call-overload]
     dirty = [is_dirty for _, is_dirty in before["soft-dirty"]]  # type: ignore[attr-defined]
-    if "bit.soft_dirty" in rawfiles.layout():
+    if rawfiles.has("bit.soft_dirty"):
         assert {True, False} == set(dirty), "clear_refs did not take the soft-dirty bits away"
     entries = raw_entries(puppet.pid)
     accessed = 1 << int(rawfiles.layout()["bit.accessed"])

@@ -23,8 +23,8 @@ def physical(walk: dict[str, Any]) -> int:
 
 
 def test_kernel_text_lies_where_iomem_says() -> None:
-    """The image is mapped as one piece: _text is where "Kernel code" begins."""
-    text = witness.symbol("_text")
+    """The image is mapped as one piece, and begins where "Kernel code" does."""
+    text = witness.kernel_text()
     first, last = witness.iomem("Kernel code")
     for offset in (0, 0x1234, last - first):
         walk = command.walk("kernel", text + offset)
@@ -47,7 +47,7 @@ def test_direct_map_of_a_page_of_ours(puppet: Puppet) -> None:
 
 
 def test_a_snapshot_is_labelled() -> None:
-    address = witness.symbol("_text")
+    address = witness.kernel_text()
     printed = rawfiles.walk("kernel", address)
     assert (printed.lock, printed.snapshot, printed.pid, printed.vma) == ("none", True, None, None)
     (batch, *_) = rawfiles.dump(rawfiles.KERNEL, [(address, address)])
@@ -84,7 +84,7 @@ def test_nothing_is_mapped_in_a_hole_of_the_kernel_half() -> None:
 @pytest.mark.parametrize("pages", [1, 2000])
 def test_kernel_dump_of_the_text(pages: int) -> None:
     first, _ = witness.iomem("Kernel code")
-    text = witness.symbol("_text")
+    text = witness.kernel_text()
     batches = rawfiles.dump(rawfiles.KERNEL, [(text, text + pages * PAGE - 1)])
     tables = [r for b in batches for r in b.records if isinstance(r, rawfiles.Table)]
     assert {table.level for table in tables} >= set(witness.level_names()[:-1])
@@ -100,14 +100,14 @@ def test_kernel_dump_of_the_text(pages: int) -> None:
 
 
 def test_user_half_of_the_kernel_and_kernel_half_of_a_process(puppet: Puppet) -> None:
-    for target, address in (("kernel", 0x1000), (puppet.pid, witness.symbol("_text"))):
+    for target, address in (("kernel", 0x1000), (puppet.pid, witness.kernel_text())):
         result = command.ptscope("walk", target, hex(address))
         assert result.status == 2
         assert "half" in result.err
 
 
 def test_comparison_with_pagemap_is_refused_for_the_kernel() -> None:
-    result = command.ptscope("walk", "kernel", hex(witness.symbol("_text")), "--compare")
+    result = command.ptscope("walk", "kernel", hex(witness.kernel_text()), "--compare")
     assert result.status == 2
     assert result.err
 

@@ -155,6 +155,12 @@ def vmstat(key: str) -> int:
     raise KeyError(key)
 
 
+def release() -> tuple[int, int]:
+    """Version of the running kernel."""
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int(minor.split("-")[0])
+
+
 def cpuinfo(key: str) -> str:
     """The first line of /proc/cpuinfo with this key."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -269,6 +275,17 @@ def symbol(name: str) -> int:
         if symbol_name == name:
             return int(address, 16)
     raise KeyError(name)
+
+
+def kernel_text() -> int:
+    """Address of the beginning of "Kernel code" of /proc/iomem.
+
+    arm64 counts what is before _stext to it from 6.2 on, and only then shows _text.
+    """
+    try:
+        return symbol("_text")
+    except KeyError:
+        return symbol("_stext")
 
 
 def iomem(name: str) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -318,3 +319,51 @@ def test_no_flipped_address_bit_of_the_way_down_goes_unnoticed(
                 walker, tmp_path, "check-dump", framed(batch() + packed(*parts) + end()))
             assert status == 1, (name, bit)
             assert "the entry above says" in output
+
+
+# What differs between architectures: facts, the entry of a table, and of a page of user memory.
+ARCHES: dict[str, tuple[str, Callable[[int], int], int]] = {
+    "arm64": (
+        ("mask.pfn 0x0003fffffffff000\nmask.pfn_high 0x300\nshift.pfn_high 42\nbit.valid 0\n"
+        "bit.table 1\nbit.user 6\nruntime.lpa2 1\nruntime.physical_mask 0x000fffffffffffff\n"),
+        lambda pa: pa & (1 << 50) - 1 | pa >> 42 & 0x300 | 3,
+        0x0060_0000_8000_0F43,
+    ),
+    "riscv64": (
+        ("mask.pfn 0x003ffffffffffc00\nshift.pfn 2\nbit.present 0\nbit.read 1\nbit.write 2\n"
+        "bit.exec 3\nbit.user 4\n"),
+        lambda pa: pa >> 2 | 1,
+        0x2000_00D7,
+    ),
+}
+FAR = {"pgd": 0x1_0000, "pud": 0x2_0000, "pmd": 0xC_0000_0000_3000, "pte": 0x4_0000}
+"""A table with the two highest of 52 address bits, which LPA2 keeps elsewhere in an entry."""
+
+
+@pytest.mark.parametrize("spoiled", ["", "pgd", "pud", "pmd"])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_chains_of_other_architectures(
+    walker: Path, tmp_path: Path, arch: str, spoiled: str
+) -> None:
+    """A chain is whole, and one that leads to another table is not."""
+    facts, table, page = ARCHES[arch]
+    layout = tmp_path / "layout"
+    common = [
+        line for line in LAYOUT.splitlines(keepends=True)
+        if line.startswith("runtime.") and not any(
+            word in line for word in ("physical_mask", "c_mask", "pti"))
+    ]
+    layout.write_text(f"format 1\narch {arch}\n{facts}{''.join(common)}")
+    tables = {name: pa if arch == "arm64" else pa & (1 << 50) - 1 for name, pa in FAR.items()}
+    lines = [f"pid 7 comm x\naddress {ADDRESS:#018x}\nlock read\nvma none\n"]
+    for name, below in zip(NAMES, (*NAMES[1:], None), strict=True):
+        entry = page if below is None else table(tables[below] ^ (name == spoiled) << 13)
+        at = tables[name] + 8 * index(name)
+        lines.append(f"{name} {index(name)} raw {entry:#018x} at {at:#018x}\n")
+    answer = tmp_path / "answer"
+    answer.write_text("".join(lines))
+    done = subprocess.run(
+        [walker, "check-walk", layout, hex(ADDRESS), answer], capture_output=True, text=True,
+        check=False)
+    assert done.returncode == bool(spoiled), done.stdout
+    assert ("not in the table that the entry above points to" in done.stdout) is bool(spoiled)

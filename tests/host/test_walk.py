@@ -220,6 +220,10 @@ def test_what_pagemap_must_say_of_a_present_page() -> None:
     assert expected(walked(clean)) == Expected(True, frame=5)
     assert expected(walked(clean, vma=with_flags(SOFT_DIRTY))).soft_dirty
     assert expected(walked(clean | 1 << 10)).uffd_wp
+    # pagemap shows it from 5.14 on
+    for release, shown in (("5.13.0", False), ("5.10.0-46-amd64", False), ("5.14.0-rc1", True)):
+        layout = replace(s.FIVE, release=release)
+        assert expected(walked(clean | 1 << 10, layout=layout)).uffd_wp is shown
     none = 0x5025 & ~1 | 1 << 8
     protected = walked(none ^ 0xFFFFFFFFFF000)
     assert protected.mapping.state == "protnone"

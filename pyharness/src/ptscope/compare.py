@@ -8,6 +8,7 @@ two.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -115,24 +116,31 @@ def expected(walk: Walk) -> Expected:
         # mm/pagewalk.c, walk_page_test: such a VMA is one hole to every walker.
         return Expected(soft_dirty=soft_dirty_vma, note="pagemap skips VM_PFNMAP mappings")
     hugetlb = _has(layout, vma.vm_flags, "hugetlb")
+    uffd_wp = bool(last.uffd_wp) and _pagemap_has_uffd_wp(layout.release)
     if last.state in MAPPED:
         return Expected(
             present=True,
             frame=walk.mapping.pfn,
             # pagemap_hugetlb_range does not look at the entry's own soft-dirty bit.
             soft_dirty=soft_dirty_vma or (bool(last.soft_dirty) and not hugetlb),
-            uffd_wp=bool(last.uffd_wp),
+            uffd_wp=uffd_wp,
         )
     if hugetlb or last.state not in SWAPPED or last.swap is None:
         note = "pagemap shows only present hugetlb pages" if last.state in SWAPPED else None
-        return Expected(soft_dirty=soft_dirty_vma, uffd_wp=bool(last.uffd_wp), note=note)
+        return Expected(soft_dirty=soft_dirty_vma, uffd_wp=uffd_wp, note=note)
     return Expected(
         swapped=True,
         swap_type=last.swap.type,
         swap_offset=_swap_offset(layout, walk.address, last),
         soft_dirty=soft_dirty_vma or bool(last.soft_dirty),
-        uffd_wp=bool(last.uffd_wp),
+        uffd_wp=uffd_wp,
     )
+
+
+def _pagemap_has_uffd_wp(release: str) -> bool:
+    """Whether pagemap shows write protection by userfaultfd: from 5.14 on (fs/proc/task_mmu.c)."""
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    return numbers is None or (int(numbers[1]), int(numbers[2])) >= (5, 14)
 
 
 def _swap_offset(layout: Layout, address: int, last: Entry) -> int | None:

@@ -183,6 +183,7 @@ def test_text_that_is_no_layout(old: str, new: str, words: str) -> None:
         ("facts", "page_shift", 11, "page_shift is 11, not 12 to 16"),
         ("facts", "page_shift", 13, "runtime.level.pte.shift is not page_shift"),
         ("runtime", "level.pud.shift", 64, "not 12 to 63"),
+        ("runtime", "level.pgd.shift", 39, "level pgd has no greater shift than p4d"),
         ("runtime", "level.pud.entries", 511, "no power of 2"),
         ("runtime", "user_last", 2**64 - 1, "not below runtime.kernel_first"),
         ("facts", "bit.dirty", "x", "bit.dirty is no 64-bit number: 'x'"),

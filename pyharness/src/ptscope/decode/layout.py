@@ -78,7 +78,7 @@ class Layout:
         missing = [key for key in required if key not in values]
         if missing:
             raise BadLayout(self.name, f"it lacks {', '.join(missing)}")
-        flaw = next(flaws(values), None)
+        flaw = next(flaws(self.all_level_names, values), None)
         if flaw is not None:
             raise BadLayout(self.name, flaw)
         if len(self.levels) != self.runtime["levels"]:

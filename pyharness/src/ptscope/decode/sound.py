@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
 
 # Keys, and the least and the greatest value they can have. Pages are 4 to 64 KiB, a table is at
 # most one of them.
@@ -29,8 +29,11 @@ _UNSHARED = frozenset(
 )
 
 
-def flaws(values: Mapping[str, int]) -> Iterator[str]:
-    """What cannot be in `values`, the facts and (with ``runtime.``) runtime facts of a layout."""
+def flaws(level_names: Sequence[str], values: Mapping[str, int]) -> Iterator[str]:
+    """What cannot be in `values`, the facts and (with ``runtime.``) runtime facts of a layout.
+
+    `level_names` are those of its architecture, root first.
+    """
     for key, value in values.items():
         for pattern, least, most in _RANGES:
             if pattern.fullmatch(key) and not least <= value <= most:
@@ -39,18 +42,22 @@ def flaws(values: Mapping[str, int]) -> Iterator[str]:
     for one, other in combinations(bits, 2):
         if values[one] == values[other] and _UNSHARED & {one, other}:
             yield f"{one} and {other} are both {values[one]}"
-    yield from _level_flaws(values)
+    yield from _level_flaws(level_names, values)
 
 
-def _level_flaws(values: Mapping[str, int]) -> Iterator[str]:
-    found = (re.fullmatch(r"runtime\.level\.(.+)\.shift", key) for key in values)
-    for name in (match[1] for match in found if match):
+def _level_flaws(level_names: Sequence[str], values: Mapping[str, int]) -> Iterator[str]:
+    walked = [name for name in level_names if f"runtime.level.{name}.shift" in values]
+    for name in walked:
         key = f"runtime.level.{name}.entries"
         if key not in values:
             yield f"{key} is missing"
         elif values[key] & (values[key] - 1):
             yield f"{key} is {values[key]}, no power of 2"
-    if values.get("runtime.level.pte.shift") != values["page_shift"]:
-        yield "runtime.level.pte.shift is not page_shift"
+    for above, below in pairwise(walked):
+        if values[f"runtime.level.{above}.shift"] <= values[f"runtime.level.{below}.shift"]:
+            yield f"level {above} has no greater shift than {below}"
+    last = f"runtime.level.{level_names[-1]}.shift"
+    if values.get(last) != values["page_shift"]:
+        yield f"{last} is not page_shift"
     if values["runtime.user_last"] >= values["runtime.kernel_first"]:
         yield "runtime.user_last is not below runtime.kernel_first"

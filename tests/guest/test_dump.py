@@ -140,7 +140,13 @@ def test_a_batch_is_bounded_and_consistent(furnished: Puppet, layout: Layout) ->
     small = rawfiles.dump(furnished.pid, whole, size=rawfiles.MIN_READ)
     large = rawfiles.dump(furnished.pid, whole, size=rawfiles.MAX_READ)
     assert len(small) > len(large)
-    assert list(entries(small, layout)) == list(entries(large, layout))
+    # the kernel looks for old pages all the time: the accessed bit may go between two dumps
+    accessed = 1 << layout.facts["bit.accessed"]
+
+    def steady(batches: list[rawfiles.Batch]) -> list[tuple[int, str, int]]:
+        return [(f.address, f.level, f.entry.raw & ~accessed) for f in entries(batches, layout)]
+
+    assert steady(small) == steady(large)
 
 
 def test_ranges_are_walked_in_their_order_and_bounds(furnished: Puppet, layout: Layout) -> None:

@@ -42,6 +42,10 @@
  *     change this unshares first, hugetlb_split()), so tables reached from
  *     outside hugetlb VMAs are not concerned.  A hugetlb VMA is still not
  *     taken as a reason to call a table safe under point 1.
+ *     6.1.192 calls hugetlb_split() before it takes i_mmap_rwsem (lockdep
+ *     reports it, without this module too), which does no harm here: that
+ *     unshares within the one mm whose mmap_lock it holds for writing, and
+ *     other processes keep their own reference to the table.
  *
  *  4. The root lives as long as mm_count is held.
  *

@@ -23,7 +23,8 @@ KEPT = 4
 """Builds kept for a release."""
 
 
-def _sources() -> list[Path]:
+def sources() -> list[Path]:
+    """Everything that is needed to build the module, below kmod/."""
     found = [
         path
         for pattern in SOURCES
@@ -37,7 +38,7 @@ def _sources() -> list[Path]:
 
 def build(fetched: Fetched, release: str) -> Path:
     """ptscope.ko for a release whose headers ``fetched`` has. The second time costs nothing."""
-    sources = _sources()
+    files = sources()
     key = store.digest(
         str(fetched.root),
         release,
@@ -45,7 +46,7 @@ def build(fetched: Fetched, release: str) -> Path:
         Path(__file__).read_bytes(),
         *(
             part
-            for path in sources
+            for path in files
             for part in (str(path.relative_to(paths.KMOD)), path.read_bytes())
         ),
     )
@@ -60,7 +61,7 @@ def build(fetched: Fetched, release: str) -> Path:
             return built
         say(f"building ptscope.ko for {release}")
         shutil.rmtree(folder, ignore_errors=True)
-        for path in sources:
+        for path in files:
             copy = folder / path.relative_to(paths.KMOD)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)

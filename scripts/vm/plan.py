@@ -26,6 +26,7 @@ SCENARIO_FILES = (
     "test_lockdown_after.py",
     "test_wrong_module.py",
     "test_race.py",
+    "test_dkms.py",
 )
 """Files below tests/guest that rows of their own run; every other test file belongs to `MAIN`."""
 SECONDS = 900.0
@@ -48,6 +49,8 @@ class Row:
     seconds: float = SECONDS
     prefix: str = ""
     """What its name begins with, where there are several kernels."""
+    workstation: bool = False
+    """With DKMS, compiler, headers and the checkout: see `workstation`."""
 
     @property
     def name(self) -> str:
@@ -121,6 +124,19 @@ def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:
         Row("race", variant, ("test_race.py",), smp=2, init=("page_poison=1",), prefix=prefix)
         for variant in MATRIX_RACES.get(kernel.name, ())
     ]
+    rows += [
+        Row(
+            "dkms",
+            variant,
+            ("test_dkms.py",),
+            smp=2,
+            module="none",
+            init=("vm.module=none",),
+            prefix=prefix,
+            workstation=True,
+        )
+        for variant in MATRIX_DKMS.get(kernel.name, ())
+    ]
     return tuple(rows)
 
 
@@ -132,4 +148,10 @@ MATRIX_RACES: dict[str, tuple[str, ...]] = {
     "debian-7.2-amd64": ("5-level",),
     "debian-7.2-arm64": ("lpa2",),
     "debian-7.2-riscv64": ("sv48",),
+}
+
+# Compilers need minutes under emulation, so one kernel for each way in which Debian ships headers.
+MATRIX_DKMS: dict[str, tuple[str, ...]] = {
+    "debian-6.1-amd64": ("5-level",),
+    "debian-6.12-amd64": ("4-level",),
 }

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import accel, junit, kernels, package, paths, prepare, variants
+from . import accel, junit, kernels, package, paths, prepare, variants, workstation
 from .arches import ARCHES
 from .errors import UsageError, VmError
 from .guest import Guest
@@ -300,7 +300,7 @@ def left_out() -> str:
 
 
 def machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str, Machine]:
-    """One machine for each row; they differ in their command lines only and share one initrd."""
+    """One machine for each row; those of one user space share an initrd."""
     bootable = prepare.debian(kernel.name)
     scratch.mkdir(exist_ok=True)
     options = prepare.Options(
@@ -309,14 +309,18 @@ def machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str
         name="test",
         contents=prepare.contents(bootable),
     )
-    shared = prepare.machine(bootable, options, scratch)
-    say(f"{len(rows)} guests with {bootable.release}, on {shared.accel}")
+    shared = {}
+    if not all(row.workstation for row in rows):
+        shared[False] = prepare.machine(bootable, options, scratch)
+    if any(row.workstation for row in rows):
+        shared[True] = workstation.machine(bootable, options, scratch)
+    say(f"{len(rows)} guests with {bootable.release}, on {next(iter(shared.values())).accel}")
     arch = ARCHES[kernel.arch]
     made = {}
     for row in rows:
         variant = variants.variant(row.variant, kernel.arch)
         made[row.name] = replace(
-            shared,
+            shared[row.workstation],
             variant=variant,
             accel=accel.choose(arch, variant, bootable.image),
             smp=row.smp,

@@ -18,6 +18,7 @@ from own import Own
 from puppet import Commands, Puppet
 
 collect_ignore = [
+    "test_dkms.py",
     "test_lockdown_after.py",
     "test_lockdown_before.py",
     "test_nomodule.py",

@@ -58,7 +58,7 @@ USERLAND = base.Userland(
 )
 
 
-def _headers(fetched: Fetched) -> dict[str, cpio.Entry]:
+def headers_tree(fetched: Fetched) -> dict[str, cpio.Entry]:
     """The headers packages of a kernel, as they are when installed."""
     tree: dict[str, cpio.Entry] = {}
     links = {name: (fetched.modules / name).readlink() for name in ("build", "source")}
@@ -84,7 +84,7 @@ def headers(fetched: Fetched) -> Path:
 
     def make(partial: Path) -> None:
         with partial.open("wb") as out:
-            cpio.write(_headers(fetched), out)
+            cpio.write(headers_tree(fetched), out)
 
     key = store.digest(str(fetched.root), Path(__file__).read_bytes())
     final = store.make_file(paths.cache() / "images" / f"{name}-{key}.cpio", make, name)

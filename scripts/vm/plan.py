@@ -132,6 +132,8 @@ def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:
             smp=2,
             module="none",
             init=("vm.module=none",),
+            # Compilers are slow under emulation, and the machine may do other things.
+            seconds=2 * SECONDS,
             prefix=prefix,
             workstation=True,
         )

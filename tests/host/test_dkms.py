@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -219,6 +220,79 @@ def test_signing_key_goes_only_when_nothing_can_need_it(
     dkms.forget_key(system)
     assert not key.exists()
     assert not certificate.exists()
+
+
+def builds_nothing(system: System, monkeypatch: pytest.MonkeyPatch, bad: str = "") -> list[str]:
+    """DKMS does nothing but what ``bad`` begins, which fails; what it was asked, in short."""
+    asked: list[str] = []
+
+    def run(*words: str | Path) -> str:
+        text = " ".join(str(word) for word in words if word not in ("-m", "ptscope", "-v", "-k"))
+        asked.append(text)
+        if bad and text.startswith(bad):
+            raise BuildError("planted")
+        return ""
+
+    def drop(system: System, version: str) -> None:
+        asked.append(f"drop {version}")
+        shutil.rmtree(system.sources(version), ignore_errors=True)
+
+    monkeypatch.setattr(dkms, "dkms", run)
+    monkeypatch.setattr(dkms, "drop", drop)
+    monkeypatch.setattr(dkms, "trial", lambda: asked.append("trial"))
+    monkeypatch.setattr(dkms, "unload", lambda system: asked.append("unload"))
+    dkms.write_sources(system.sources("0.0.1"))
+    states = [Status("0.0.1", DEBIAN, "installed"), Status("0.0.1", "6.1.0-56-amd64", "installed")]
+    monkeypatch.setattr(dkms, "status", lambda: states)
+    return asked
+
+
+def test_another_version_is_built_before_the_old_one_goes_and_serves_all_kernels(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = builds_nothing(system, monkeypatch)
+    dkms.replace_installed(system)
+    assert asked == [
+        f"add {__version__}",
+        f"build {__version__} {DEBIAN}",
+        "unload",
+        "drop 0.0.1",
+        f"install {__version__} {DEBIAN} --force",
+        f"install {__version__} 6.1.0-56-amd64 --force",
+    ]
+    assert dkms.same_sources(system.sources(__version__))
+    assert (system.sources(__version__) / dkms.KEY_IS_NEW).exists()
+
+
+def test_other_sources_of_the_same_version_are_tried_before_anything_goes(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dkms.write_sources(system.sources(__version__))
+    (system.sources(__version__) / "main.c").write_text("other\n")
+    asked = builds_nothing(system, monkeypatch)
+    dkms.replace_installed(system)
+    assert asked[:4] == ["trial", "unload", f"drop {__version__}", f"add {__version__}"]
+    assert dkms.same_sources(system.sources(__version__))
+
+
+def test_old_kernel_that_cannot_have_the_new_version_is_named(
+    system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builds_nothing(system, monkeypatch, bad=f"install {__version__} 6.1.0-56-amd64")
+    dkms.replace_installed(system)
+    assert "not installed for 6.1.0-56-amd64, which had it: planted" in capsys.readouterr().err
+
+
+def test_new_version_that_does_not_build_goes_and_the_old_one_stays(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = builds_nothing(system, monkeypatch, bad="build")
+    with pytest.raises(BuildError, match="planted"):
+        dkms.replace_installed(system)
+    assert asked[-1] == f"drop {__version__}"
+    assert "unload" not in asked
+    assert system.sources("0.0.1").exists()
+    assert not system.sources(__version__).exists()
 
 
 def test_log_of_a_failed_build_is_kept(

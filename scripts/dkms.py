@@ -205,7 +205,8 @@ def check(system: System) -> None:
             " and the files of debugfs in any case; nothing was installed",
             LOCKDOWN_REMEDY,
         )
-    if (system.root / "proc/sys/kernel/modules_disabled").read_text().strip() == "1":
+    disabled = system.root / "proc/sys/kernel/modules_disabled"
+    if disabled.exists() and disabled.read_text().strip() == "1":
         raise SetupError(
             "this kernel takes no more modules (kernel.modules_disabled is 1);"
             " nothing was installed",
@@ -396,7 +397,7 @@ def replace_installed(system: System) -> None:
         (system.sources(each) / KEY_IS_NEW).exists() for each in versions
     )
     if VERSION in versions:
-        say(f"other sources of {VERSION} are installed: trying these first")
+        say(f"DKMS has {VERSION} with other sources, or not whole: building this one apart first")
         trial()
         unload(system)
         drop(system, VERSION)

@@ -20,7 +20,7 @@ from . import accel, junit, kernels, package, paths, prepare, variants, workstat
 from .arches import ARCHES
 from .errors import UsageError, VmError
 from .guest import Guest
-from .plan import MAIN, PLAN, Row
+from .plan import MAIN, PLAN, Row, matrix_rows
 from .qemu import Machine
 from .say import say
 from .scratch import scratch_dir
@@ -292,11 +292,11 @@ def left_out() -> str:
     others = [name for name in kernels.KERNELS if name != kernels.DEFAULT]
     default = kernels.kernel(kernels.DEFAULT)
     variant = {row.variant for row in PLAN if row.scenario == MAIN}
-    rest = [name for name in default.levels if name not in variant]
-    return (
-        f"only {default.name} was run; left to `make matrix`:"
-        f" {', '.join([*others, *(f'{default.name} {name}' for name in rest)])}"
-    )
+    rest = [f"{default.name} {name}" for name in default.levels if name not in variant]
+    scenarios = [row.scenario for row in matrix_rows(default)]
+    ours = {row.scenario for row in PLAN}
+    rest += [f"{default.name} {name}" for name in dict.fromkeys(scenarios) if name not in ours]
+    return f"only {default.name} was run; left to `make matrix`: {', '.join([*others, *rest])}"
 
 
 def machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str, Machine]:

@@ -19,6 +19,7 @@ from vm import (
     module,
     overlay,
     plan,
+    testrun,
     variants,
     workstation,
 )
@@ -164,3 +165,10 @@ def test_warnings_of_a_build_are_found_and_its_remark_is_not() -> None:
         assert module.WARNING.search(line)
     remark = "warning: the compiler differs from the one used to build the kernel"
     assert not module.WARNING.search(remark)
+
+
+def test_what_make_test_leaves_out_is_said() -> None:
+    said = testrun.left_out()
+    assert "debian-6.1-amd64 dkms" in said
+    assert "debian-7.2-riscv64" in said
+    assert "5-level" not in said

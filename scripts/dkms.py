@@ -239,10 +239,11 @@ def check(system: System) -> None:
 def users(system: System) -> Iterator[str]:
     """Processes that have files of the module open."""
     folder = system.host.debugfs
-    for link in system.root.glob("proc/[0-9]*/fd/*"):
+    if folder is None:
+        return
+    for process in system.root.glob("proc/[0-9]*"):
         try:
-            if folder is not None and (folder / NAME) in link.readlink().parents:
-                process = link.parents[1]
+            if any(folder / NAME in link.readlink().parents for link in (process / "fd").iterdir()):
                 yield f"{process.name} ({(process / 'comm').read_text().strip()})"
         except OSError:  # ended meanwhile
             continue
@@ -250,7 +251,7 @@ def users(system: System) -> Iterator[str]:
 
 def in_use(system: System) -> VmError:
     """The error for a module that cannot be unloaded now."""
-    who = list(dict.fromkeys(users(system)))
+    who = list(users(system))
     return SetupError(
         "the module is in use"
         + (f" by process {', '.join(who)}" if who else " by the kernel or another PID namespace"),
@@ -393,9 +394,8 @@ def replace_installed(system: System) -> None:
     before = status()
     versions = {*system.versions(), *(each.version for each in before)}
     releases = {each.release for each in before if each.installed and each.release}
-    new_key = not system.signing_key()[0].exists() or any(
-        (system.sources(each) / KEY_IS_NEW).exists() for each in versions
-    )
+    had_key = system.signing_key()[0].exists()
+    new_key = not had_key or any((system.sources(each) / KEY_IS_NEW).exists() for each in versions)
     if VERSION in versions:
         say(f"DKMS has {VERSION} with other sources, or not whole: building this one apart first")
         trial()
@@ -412,7 +412,7 @@ def replace_installed(system: System) -> None:
         unload(system)
     except BaseException:
         drop(system, VERSION)
-        if new_key:
+        if not had_key:
             forget_key(system)
         raise
     for version in sorted(versions - {VERSION}):

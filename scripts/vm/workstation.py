@@ -38,6 +38,8 @@ USERLAND = base.Userland(
         # DKMS makes a key and signs what it builds where there is openssl.
         "openssl",
         "sed",
+        # What DKMS runs for a new kernel takes its messages from it.
+        "sysvinit-utils",
     ),
     of_kernel=True,
     kept=(

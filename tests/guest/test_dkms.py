@@ -257,7 +257,7 @@ def test_second_install_changes_nothing() -> None:
     earlier = listing()
     inode = INSTALLED.stat().st_ino
     stats = STATS.read_text()
-    assert "walks 0\n" not in stats
+    assert "dumps 0\n" not in stats
     # Not even a module that is in use is in its way.
     with STATS.open():
         made("install")

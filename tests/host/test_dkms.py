@@ -287,11 +287,15 @@ def test_new_version_that_does_not_build_goes_and_the_old_one_stays(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = builds_nothing(system, monkeypatch, bad="build")
+    # The key with which the old one is signed.
+    (system.sources("0.0.1") / dkms.KEY_IS_NEW).touch()
+    system.signing_key()[0].touch()
     with pytest.raises(BuildError, match="planted"):
         dkms.replace_installed(system)
     assert asked[-1] == f"drop {__version__}"
     assert "unload" not in asked
     assert system.sources("0.0.1").exists()
+    assert system.signing_key()[0].exists()
     assert not system.sources(__version__).exists()
 
 

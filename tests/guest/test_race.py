@@ -213,6 +213,16 @@ def said(churn: subprocess.Popen[str]) -> dict[str, int]:
     return Outcome(0, churn.stdout.readline()).counts
 
 
+def of_tries(counts: Mapping[str, int]) -> dict[str, str]:
+    """Each operation's count with how often it was tried."""
+    return {each.name: f"{counts[each.name]}/{counts[f'{each.name}.tried']}" for each in OPERATIONS}
+
+
+def show(what: str, figures: Mapping[str, object]) -> None:
+    """One line."""
+    print(f"{what}:", *(f"{name}={figure}" for name, figure in figures.items()))
+
+
 def too_few(counts: Mapping[str, int], happenings: Iterable[Happening]) -> dict[str, int]:
     """Those of the counts that are below their least, and have no excuse."""
     return {
@@ -246,12 +256,14 @@ def test_every_answer_is_consistent(race: Race, mode: str) -> None:
     assert outcome.counts["inconsistent"] == 0, outcome.text
 
 
-def test_the_race_took_place(race: Race) -> None:
-    print("operations:", race.churn.counts)
-    print("kernel:", race.events)
-    print("module:", race.stats)
-    for mode, outcome in race.walkers.items():
-        print(f"{mode}:", outcome.counts)
+def test_the_race_took_place(race: Race, capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():  # the figures belong to the result, and not only when it is bad
+        print()
+        show("churn, of so many tries", of_tries(race.churn.counts))
+        show("kernel", race.events)
+        show("module", race.stats)
+        for mode, outcome in race.walkers.items():
+            show(f"walker {mode}", {key: n for key, n in outcome.counts.items() if n})
     assert race.churn.status == 0, race.churn.text
     done = race.churn.counts
     few = too_few(done, OPERATIONS) | too_few(race.events, KERNEL_EVENTS)
@@ -264,11 +276,14 @@ def test_the_race_took_place(race: Race) -> None:
     assert few == {}, "too few answers"
 
 
-def test_what_did_not_happen_could_not(race: Race) -> None:
-    for reason, holds in LACKS.items():
-        names = [each.name for each in (*OPERATIONS, *KERNEL_EVENTS) if each.unless == reason]
-        if holds:
-            print(f"not raced: {', '.join(names)}, because {reason}")
+def test_what_did_not_happen_could_not(
+    race: Race, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        for reason, holds in LACKS.items():
+            names = [each.name for each in (*OPERATIONS, *KERNEL_EVENTS) if each.unless == reason]
+            if holds:
+                print(f"\nnot raced: {', '.join(names)}, because {reason}", end="")
     assert unexcused(race.churn.counts, OPERATIONS) == {}
     assert unexcused(race.events, KERNEL_EVENTS) == {}
     # two nodes were asked for on the command line wherever the kernel can play them

@@ -30,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -61,7 +62,7 @@
 
 static atomic_bool stopping;
 static atomic_ulong faults;
-static int shmem_fd, hugetlb_fd, retract_fd, share_fd;
+static int shmem_fd, hugetlb_fd, retract_fd, share_fd, text_fd;
 static bool have_high;
 
 static void change(unsigned int where, uint64_t *state);
@@ -462,6 +463,55 @@ static bool reclaim(const struct slot *slot, uint64_t random)
 	       && !table_at(0, slot->address, "pte");
 }
 
+/*
+ * Pages of a file that is not shmem, collapsed where READ_ONLY_THP_FOR_FS is:
+ * clean ones that may be executed.  Whoever opens the file to write to it has
+ * the kernel throw the huge page away.
+ */
+static bool retract_text(const struct slot *slot, uint64_t random)
+{
+	const uint64_t places[] = { slot->address, slot->address + slot_away };
+	uint64_t before;
+	char path[32];
+	int fd;
+
+	(void)random;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", text_fd);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		die(path);
+	close(fd);
+	for (int i = 0; i < 2; i++) {
+		if (mmap(at(places[i]), slot->length, PROT_READ | PROT_EXEC,
+			 MAP_PRIVATE | MAP_FIXED, text_fd, 0) == MAP_FAILED)
+			return false;
+		for (uint64_t offset = 0; offset < slot->length; offset += spans.page)
+			(void)*(volatile char *)(places[i] + offset);
+	}
+	before = table_at(0, places[0], "pte");
+	return before && !madvise(at(places[1]), slot->length, MADV_COLLAPSE)
+	       && table_at(0, places[0], "pte") != before;
+}
+
+/*
+ * A file in a file system of memory other than shmem, whose pages are clean as
+ * long as they are only read.
+ */
+static void make_text(void)
+{
+	char folder[] = "/run/churn-XXXXXX", path[sizeof(folder) + 8];
+
+	if (!mkdtemp(folder) || mount("ramfs", folder, "ramfs", 0, NULL))
+		die("ramfs");
+	snprintf(path, sizeof(path), "%s/text", folder);
+	text_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0700);
+	if (text_fd < 0 || ftruncate(text_fd, slots[SLOT_TEXT].length) || close(text_fd))
+		die(path);
+	text_fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (text_fd < 0 || umount2(folder, MNT_DETACH) || rmdir(folder))
+		die(path);
+}
+
 /* ---- with another process --------------------------------------------------- */
 
 /*
@@ -630,6 +680,7 @@ static const struct activity {
 	{ "khugepaged", khugepaged, BIT(SLOT_KHUGEPAGED), 1 },
 	{ "reclaim", reclaim, BIT(SLOT_RECLAIM), 1 },
 	{ "retract", retract, BIT(SLOT_RETRACT), 1 },
+	{ "retract_text", retract_text, BIT(SLOT_TEXT), 1 },
 	{ "share", share, BIT(SLOT_SHARE), 1 },
 	{ "unshare", unshare_table, BIT(SLOT_SHARE), 1 },
 };
@@ -723,7 +774,7 @@ static int churn(uint64_t seed)
 		{ .where = BIT(SLOT_TABLES) },
 		{ .where = BIT(SLOT_MOVE) | BIT(SLOT_NEIGHBOUR) },
 		{ .where = BIT(SLOT_SWAP) | BIT(SLOT_MIGRATE) },
-		{ .where = BIT(SLOT_RECLAIM) },
+		{ .where = BIT(SLOT_RECLAIM) | BIT(SLOT_TEXT) },
 		/* one thread for all that takes the partner */
 		{ .where = BIT(SLOT_RETRACT) | BIT(SLOT_SHARE) | BIT(SLOT_KHUGEPAGED) },
 	};
@@ -737,6 +788,7 @@ static int churn(uint64_t seed)
 	sigaddset(&asked, SIGUSR1);
 	sigaddset(&asked, SIGTERM);
 	pthread_sigmask(SIG_BLOCK, &asked, NULL);
+	make_text();
 	if (!start_partner())
 		die("partner");
 	for (int i = 0; i < WORKERS; i++) {

@@ -22,7 +22,7 @@ enum slot_kind {
 	SLOT_ANON, SLOT_SHMEM, SLOT_SMALL, SLOT_HUGETLB, SLOT_HIGH, SLOT_TABLES,
 	/* left alone by all but one thread, which looks at what became of them */
 	SLOT_MOVE, SLOT_NEIGHBOUR, SLOT_SWAP, SLOT_MIGRATE, SLOT_KHUGEPAGED,
-	SLOT_RECLAIM, SLOT_RETRACT, SLOT_SHARE,
+	SLOT_RECLAIM, SLOT_RETRACT, SLOT_SHARE, SLOT_TEXT,
 	SLOT_COUNT
 };
 
@@ -57,6 +57,7 @@ static inline void place_slots(void)
 		[SLOT_RECLAIM] = { 26, .huge = 2 },
 		[SLOT_RETRACT] = { 27, .huge = 1 },
 		[SLOT_SHARE] = { 28, .puds = 1 },
+		[SLOT_TEXT] = { 29, .huge = 1 },
 	};
 
 	spans.page = sysconf(_SC_PAGESIZE);

@@ -219,7 +219,7 @@ static struct ptscope_range whole(enum slot_kind first, enum slot_kind last)
 static unsigned int table_places(struct ptscope_range *ranges)
 {
 	static const enum slot_kind kinds[] = {
-		SLOT_TABLES, SLOT_RECLAIM, SLOT_RETRACT, SLOT_SHARE };
+		SLOT_TABLES, SLOT_RECLAIM, SLOT_RETRACT, SLOT_SHARE, SLOT_TEXT };
 	unsigned int count = 0;
 
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {

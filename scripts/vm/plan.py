@@ -30,6 +30,7 @@ SCENARIO_FILES = (
     "test_failslab.py",
     "test_plant.py",
     "test_ptdump.py",
+    "test_dkms.py",
 )
 """Files below tests/guest that rows of their own run; every other test file belongs to `MAIN`."""
 SECONDS = 900.0
@@ -57,6 +58,8 @@ class Row:
     one is a failure, as any other report is."""
     prefix: str = ""
     """What its name begins with, where there are several kernels."""
+    workstation: bool = False
+    """With DKMS, compiler, headers and the checkout: see `workstation`."""
 
     @property
     def name(self) -> str:
@@ -149,6 +152,21 @@ def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:
         for variant, seconds in MATRIX_RACES.get(kernel.name, {}).items()
     ]
     rows += [replace(row, prefix=prefix) for row in KERNEL_ROWS.get(kernel.name, ())]
+    rows += [
+        Row(
+            "dkms",
+            variant,
+            ("test_dkms.py",),
+            smp=2,
+            module="none",
+            init=("vm.module=none",),
+            # Compilers are slow under emulation, and the machine may do other things.
+            seconds=2 * SECONDS,
+            prefix=prefix,
+            workstation=True,
+        )
+        for variant in MATRIX_DKMS.get(kernel.name, ())
+    ]
     return tuple(rows)
 
 
@@ -193,4 +211,10 @@ MATRIX_RACES: dict[str, dict[str, int]] = {
     "debian-7.2-arm64-16k": {"lpa2": 30},
     "debian-7.2-riscv64": {"sv48": 30},
     CHECKING: {"5-level": 120},
+}
+
+# Compilers need minutes under emulation, so one kernel for each way in which Debian ships headers.
+MATRIX_DKMS: dict[str, tuple[str, ...]] = {
+    "debian-6.1-amd64": ("5-level",),
+    "debian-6.12-amd64": ("4-level",),
 }

@@ -155,15 +155,19 @@ static void fill_class(const struct ptscope_classes *level, struct ptscope_class
 	class->together = decoded.group && rules->groups[decoded.group - 1].in_address;
 }
 
-static void flush_class(struct ptscope_level_sums *sums, __u64 *kinds, struct ptscope_class *class)
+static void flush_class(struct ptscope_sums *all, __u32 level, struct ptscope_class *class)
 {
+	struct ptscope_level_sums *sums = &all->levels[level];
 	__u64 count = class->count;
 	__u64 *by_bit = sums->mapped;
 
 	class->count = 0;
+	all->filled |= 1ULL << level;
 	sums->states[class->state] += count;
-	if (class->kind)
-		kinds[class->kind] += count;
+	if (class->kind) {
+		all->filled |= PTSCOPE_FILLED_KINDS;
+		all->kinds[class->kind] += count;
+	}
 	if (is_mapped(class->state)) {
 		if (class->group)
 			sums->groups[class->group - 1] += count;
@@ -183,8 +187,7 @@ static void flush_classes(struct ptscope_summary *s, struct ptscope_sums *sums)
 		struct ptscope_classes *level = &s->levels[number];
 
 		for (__u64 i = 0; i < level->touched_count; i++)
-			flush_class(&sums->levels[number], sums->kinds,
-				    &level->classes[level->touched[i]]);
+			flush_class(sums, number, &level->classes[level->touched[i]]);
 		level->touched_count = 0;
 	}
 }
@@ -203,7 +206,7 @@ static struct ptscope_class *find_class(struct ptscope_classes *level, struct pt
 		return class;
 	}
 	if (class->count)
-		flush_class(&sums->levels[level->rules->level], sums->kinds, class);
+		flush_class(sums, level->rules->level, class);
 	else
 		level->touched[level->touched_count++] = (__u16)slot;
 	fill_class(level, class, key, raw);
@@ -217,6 +220,7 @@ static void end_run(struct ptscope_summary *s, struct ptscope_sums *sums)
 	if (s->run_length) {
 		int log = 63 - __builtin_clzll(s->run_length);
 
+		sums->filled |= PTSCOPE_FILLED_RUNS;
 		sums->runs[log]++;
 		sums->run_pages[log] += s->run_length;
 	}
@@ -315,7 +319,10 @@ static void take_entries(struct ptscope_summary *s, struct ptscope_classes *leve
 				add_frame(s, sums, (pa >> rules->page_shift) +
 					  (j - first) * (rules->span >> rules->page_shift));
 	}
-	sums->levels[rules->level].states[PTSCOPE_STATE_NONE] += none;
+	if (none) {
+		sums->levels[rules->level].states[PTSCOPE_STATE_NONE] += none;
+		sums->filled |= 1ULL << rules->level;
+	}
 	if (rules->level == PTSCOPE_LEVEL_PTE && pages && s->levels[PTSCOPE_LEVEL_PMD].rules) {
 		__u64 size = s->levels[PTSCOPE_LEVEL_PMD].rules->span;
 		__u64 start = address & ~(size - 1);
@@ -337,13 +344,21 @@ static __u32 level_under(const struct ptscope_summary *s, __u32 level)
 	return level;
 }
 
+static void add_tables(struct ptscope_sums *sums, __u32 level, __u64 count)
+{
+	if (!count)
+		return;
+	sums->tables[level] += count;
+	sums->filled |= PTSCOPE_FILLED_TABLES;
+}
+
 /* Tables that still await their VMA when what comes next begins at "address". */
 static void settle_tables(struct ptscope_summary *s, __u64 address, struct ptscope_sums *next)
 {
 	for (__u32 level = PTSCOPE_LEVEL_PTE; level <= PTSCOPE_LEVEL_PGD; level++) {
 		struct ptscope_sums *to = address > s->pending_end[level] ? &s->outside : next;
 
-		to->tables[level] += s->pending[level];
+		add_tables(to, level, s->pending[level]);
 		s->pending[level] = 0;
 	}
 }
@@ -352,11 +367,11 @@ static void settle_tables(struct ptscope_summary *s, __u64 address, struct ptsco
 static void take_table(struct ptscope_summary *s, __u32 level, __u64 first, __u64 last)
 {
 	if (s->in_vma && first < s->current.vma.end && last >= s->current.vma.start) {
-		s->current.tables[level]++;
+		add_tables(&s->current, level, 1);
 		return;
 	}
 	if (s->pending[level] && first > s->pending_end[level]) {
-		s->outside.tables[level] += s->pending[level];
+		add_tables(&s->outside, level, s->pending[level]);
 		s->pending[level] = 0;
 	}
 	s->pending[level]++;

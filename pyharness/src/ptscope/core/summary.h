@@ -42,7 +42,13 @@ struct ptscope_frame_count {
 	__u64 count;
 };
 
+/* Bits of ptscope_sums.filled besides 1 << level: what is not filled is all zero. */
+#define PTSCOPE_FILLED_KINDS 0x100
+#define PTSCOPE_FILLED_RUNS 0x200
+#define PTSCOPE_FILLED_TABLES 0x400
+
 struct ptscope_sums {
+	__u64 filled;
 	struct ptscope_vma vma;		/* as it was first reported; all zero for "outside" */
 	__u64 changed;			/* the VMA had other bounds or flags in a later batch */
 	__u64 batches;			/* in how many it was read, so: under how many holds */

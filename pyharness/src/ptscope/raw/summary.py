@@ -136,17 +136,19 @@ class Summary:
         return stream_error(self._state.sequence - 1, self._state.cursor.offset, code)
 
     def _sums(self, sums: Any, with_vma: bool) -> VmaSums:
+        # Most VMAs have entries at few levels, and many have none at all.
+        filled = sums.filled
+        with_runs = filled & lib.PTSCOPE_FILLED_RUNS
         return VmaSums(
             vma=raw_vma(sums.vma) if with_vma else None,
-            levels={name: _level(sums.levels[number]) for number, name in self._names.items()},
-            tables={
-                name: count
+            levels={
+                name: _level(sums.levels[number]) if filled >> number & 1 else _EMPTY
                 for number, name in self._names.items()
-                if (count := sums.tables[number])
             },
-            kinds=_named(KINDS, sums.kinds, len(KINDS)),
-            runs=_numbered(sums.runs, lib.PTSCOPE_RUNS),
-            run_pages=_numbered(sums.run_pages, lib.PTSCOPE_RUNS),
+            tables=self._tables(sums) if filled & lib.PTSCOPE_FILLED_TABLES else {},
+            kinds=_named(KINDS, sums.kinds) if filled & lib.PTSCOPE_FILLED_KINDS else {},
+            runs=_numbered(sums.runs) if with_runs else {},
+            run_pages=_numbered(sums.run_pages) if with_runs else {},
             small_ranges=sums.small_ranges,
             small_range_pages=sums.small_range_pages,
             huge_zero=sums.huge_zero,
@@ -156,21 +158,31 @@ class Summary:
             batches=sums.batches,
         )
 
+    def _tables(self, sums: Any) -> Counts:
+        return {
+            name: count for number, name in self._names.items() if (count := sums.tables[number])
+        }
+
+
+_EMPTY = LevelSums({}, {}, {}, {})
+
 
 def _level(level: Any) -> LevelSums:
     return LevelSums(
-        states=_named(STATES, level.states, len(STATES)),
-        mapped=_named(_ATTRIBUTE_NAMES, level.mapped, len(_ATTRIBUTE_NAMES)),
-        swapped=_named(_ATTRIBUTE_NAMES, level.swapped, len(_ATTRIBUTE_NAMES)),
-        groups=_numbered(level.groups, lib.PTSCOPE_MAX_GROUPS),
+        states=_named(STATES, level.states),
+        mapped=_named(_ATTRIBUTE_NAMES, level.mapped),
+        swapped=_named(_ATTRIBUTE_NAMES, level.swapped),
+        groups=_numbered(level.groups),
     )
 
 
-def _named(names: tuple[str, ...], counts: Any, room: int) -> Counts:
+def _named(names: tuple[str, ...], counts: Any) -> Counts:
     return {
-        name: count for name, count in zip(names, ffi.unpack(counts, room), strict=True) if count
+        name: count
+        for name, count in zip(names, ffi.unpack(counts, len(names)), strict=True)
+        if count
     }
 
 
-def _numbered(counts: Any, room: int) -> Mapping[int, int]:
-    return {number: count for number, count in enumerate(ffi.unpack(counts, room)) if count}
+def _numbered(counts: Any) -> Mapping[int, int]:
+    return {number: count for number, count in enumerate(counts) if count}

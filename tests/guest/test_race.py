@@ -97,7 +97,7 @@ KERNEL_EVENTS = (
     Happening("thp_fault_alloc", 20),
     Happening("thp_file_alloc", 5),
     Happening("thp_split_pmd", 10),
-    Happening("thp_split_page", 5),
+    Happening("thp_split_page", 2),
     Happening("thp_collapse_alloc", 3),
     Happening("pswpout", 50),
     Happening("pswpin", 50),

@@ -15,9 +15,9 @@ Guest tests learn where they run from the environment:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .kernels import Kernel
+from .kernels import CHECKING, Kernel
 from .variants import VARIANTS
 
 MAIN = "main"
@@ -27,6 +27,10 @@ SCENARIO_FILES = (
     "test_lockdown_after.py",
     "test_wrong_module.py",
     "test_race.py",
+    "test_failslab.py",
+    "test_plant.py",
+    "test_ptdump.py",
+    "test_dkms.py",
 )
 """Files below tests/guest that rows of their own run; every other test file belongs to `MAIN`."""
 SECONDS = 900.0
@@ -49,8 +53,13 @@ class Row:
     seconds: float = SECONDS
     race: int = 0
     """Seconds for which page tables are changed and walked at the same time."""
+    expect_splat: tuple[str, ...] = ()
+    """What the kernel has to report once each, as patterns of a report's first line; the lack of
+    one is a failure, as any other report is."""
     prefix: str = ""
     """What its name begins with, where there are several kernels."""
+    workstation: bool = False
+    """With DKMS, compiler, headers and the checkout: see `workstation`."""
 
     @property
     def name(self) -> str:
@@ -142,7 +151,53 @@ def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:
         race(kernel.arch, variant, seconds, prefix)
         for variant, seconds in MATRIX_RACES.get(kernel.name, {}).items()
     ]
+    rows += [replace(row, prefix=prefix) for row in KERNEL_ROWS.get(kernel.name, ())]
+    rows += [
+        Row(
+            "dkms",
+            variant,
+            ("test_dkms.py",),
+            smp=2,
+            module="none",
+            init=("vm.module=none",),
+            # Compilers are slow under emulation, and the machine may do other things.
+            seconds=2 * SECONDS,
+            prefix=prefix,
+            workstation=True,
+        )
+        for variant in MATRIX_DKMS.get(kernel.name, ())
+    ]
     return tuple(rows)
+
+
+PLANTED = "/lib/ptscope/ptscope-plant.ko"
+# What only one kernel can be asked.
+KERNEL_ROWS: dict[str, tuple[Row, ...]] = {
+    CHECKING: (
+        Row("checks", "5-level", ("test_ptdump.py", "test_failslab.py")),
+        Row("checks", "4-level-pti", ("test_ptdump.py",)),
+        # A module with faults, so that the silence of the others means something. In this order:
+        # lockdep reports once, and turns itself off when KASAN has reported.
+        Row(
+            "plant",
+            "5-level",
+            ("test_plant.py",),
+            init=(f"vm.module={PLANTED}",),
+            expect_splat=(
+                r"WARNING: possible circular locking dependency detected",
+                r"BUG: sleeping function called from invalid context at \S*plant\.c:",
+                r"BUG: KASAN: slab-use-after-free in use_after_free\S+ \[ptscope\]",
+            ),
+        ),
+        Row(
+            "plant-rcu",
+            "5-level",
+            ("test_plant.py",),
+            init=(f"vm.module={PLANTED}",),
+            expect_splat=(r"WARNING: suspicious RCU usage",),
+        ),
+    ),
+}
 
 
 # Variants and seconds. Long on the kernel that frees tables in most ways (per-VMA locks, page-table
@@ -155,5 +210,11 @@ MATRIX_RACES: dict[str, dict[str, int]] = {
     "debian-7.2-arm64": {"lpa2": 30},
     "debian-7.2-arm64-16k": {"lpa2": 30},
     "debian-7.2-riscv64": {"sv48": 30},
-    "checking-6.12-amd64": {"5-level": 120},
+    CHECKING: {"5-level": 120},
+}
+
+# Compilers need minutes under emulation, so one kernel for each way in which Debian ships headers.
+MATRIX_DKMS: dict[str, tuple[str, ...]] = {
+    "debian-6.1-amd64": ("5-level",),
+    "debian-6.12-amd64": ("4-level",),
 }

@@ -137,7 +137,7 @@ class Runner:
         problem = ""
         if self._stop.is_set():
             raise Cancelled
-        guest = Guest(machine)
+        guest = Guest(machine, expected=row.expect_splat)
         self._guests.add(guest)
         try:
             with guest:

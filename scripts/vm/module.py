@@ -25,7 +25,8 @@ KEPT = 4
 """Builds kept for a release."""
 
 
-def _sources() -> list[Path]:
+def sources() -> list[Path]:
+    """Everything that is needed to build the module, below kmod/."""
     found = [
         path
         for pattern in SOURCES
@@ -42,7 +43,7 @@ def build(fetched: Fetched, release: str, *, planted: bool = False) -> Path:
 
     With ``planted`` it has the faults of `PLANT`.
     """
-    sources = _sources()
+    files = sources()
     key = store.digest(
         str(fetched.root),
         release,
@@ -50,7 +51,7 @@ def build(fetched: Fetched, release: str, *, planted: bool = False) -> Path:
         Path(__file__).read_bytes(),
         *(
             part
-            for path in sources
+            for path in files
             for part in (str(path.relative_to(paths.KMOD)), path.read_bytes())
         ),
         *(path.read_bytes() for path in sorted(PLANT.iterdir()) if planted),
@@ -66,7 +67,7 @@ def build(fetched: Fetched, release: str, *, planted: bool = False) -> Path:
             return built
         say(f"building ptscope.ko for {release}")
         shutil.rmtree(folder, ignore_errors=True)
-        for path in sources:
+        for path in files:
             copy = folder / path.relative_to(paths.KMOD)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)

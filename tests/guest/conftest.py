@@ -19,6 +19,7 @@ from puppet import Commands, Puppet
 
 collect_ignore = [
     "test_failslab.py",
+    "test_dkms.py",
     "test_lockdown_after.py",
     "test_lockdown_before.py",
     "test_nomodule.py",

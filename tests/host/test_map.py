@@ -233,7 +233,7 @@ def test_statm_is_not_exact(off: int, verdict: str) -> None:
 
 
 def huge(flags: int = RW, inode: int = 0, kind: int = 0) -> bytes:
-    """Four PMD entries: a huge page, the huge zero page, a table, a huge page without permission."""
+    """PMD entries: a huge page, the huge zero page, a table, a huge page without permission."""
     zero = 0x600000 | 0xA5
     none = ((0x800000 ^ 0x000FFFFFFFFFF000) & 0x000FFFFFFFFFF000) | 0x180
     out = s.batch() + area(BASE, 2048, flags, inode, kind) + down(BASE, s.PMD)

@@ -25,7 +25,7 @@ from ptscope.source.stream import Progress, RawStream, Request
 from ptscope.space.agreement import ATTEMPTS, Agreement, Comparer, Sums, figures, page_tables
 from ptscope.space.huge import barrier, is_anonymous, shmem_devices
 from ptscope.space.rows import Reader, Row
-from ptscope.space.usage import Usage, total
+from ptscope.space.usage import Tally, Usage, total
 from ptscope.target.counters import Counters, read_counters
 from ptscope.target.smaps import SmapsVma, parse_smaps
 from ptscope.target.vma import Vma
@@ -414,9 +414,11 @@ def test_totals_fit_into_80_columns(size: int, log: int, leaves: bool) -> None:
         tables={"pte": size}, runs={0: 1, log % 39: min(size, 10**9 - 1)},
         run_pages={0: 1, log % 39: size},
     )  # fmt: skip
+    tally = Tally()
+    tally.add(usage)
     text = totals_text(
         Totals(
-            sums=Sums(usage=usage, vmas=size, size=size, could_be=size),
+            sums=Sums(tally=tally, vmas=size, size=size, could_be=size),
             outside=usage,
             page_size=PAGE,
             source="module",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ptscope.decode.layout import Layout
 from ptscope.space.huge import is_anonymous
 from ptscope.space.rows import Reader, Row
-from ptscope.space.usage import Usage, total
+from ptscope.space.usage import Tally, Usage, total
 from ptscope.target.counters import Counters
 from ptscope.target.smaps import SmapsVma
 
@@ -155,16 +155,21 @@ def page_tables(layout: Layout, usage: Usage, anonymous_huge: int) -> PageTables
 class Sums:
     """What the rows of one reading add up to."""
 
-    usage: Usage = field(default_factory=Usage)
+    tally: Tally = field(default_factory=Tally)
     resident: int = 0
     could_be: int = 0
     anonymous_huge: int = 0
     vmas: int = 0
     size: int = 0
 
+    @property
+    def usage(self) -> Usage:
+        """All that the VMAs use together."""
+        return self.tally.usage()
+
     def add(self, row: Row) -> None:
         """Take a VMA into account."""
-        self.usage = total((self.usage, row.usage))
+        self.tally.add(row.usage)
         self.vmas += 1
         self.size += row.vma.end - row.vma.start
         self.could_be += row.could_be

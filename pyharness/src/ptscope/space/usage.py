@@ -66,18 +66,40 @@ class Usage:
         return total((self, other))
 
 
+class Tally:
+    """Adds up usages one at a time: there may be a hundred thousand VMAs."""
+
+    def __init__(self) -> None:
+        self._numbers: Counter[str] = Counter()
+        self._counts: dict[str, Counter[int | str]] = {name: Counter() for name in _MAPPINGS}
+
+    def add(self, usage: Usage) -> None:
+        """Take one into account."""
+        for name in _NUMBERS:
+            self._numbers[name] += getattr(usage, name)
+        for name in _MAPPINGS:
+            more = getattr(usage, name)
+            if more:
+                counts = self._counts[name]
+                for key, number in more.items():
+                    counts[key] += number
+
+    def usage(self) -> Usage:
+        """All together."""
+        counts = {name: dict(counter) for name, counter in self._counts.items()}
+        return Usage(**self._numbers, **counts)  # type: ignore[arg-type]
+
+
 def total(usages: Iterable[Usage]) -> Usage:
     """All together."""
-    numbers: Counter[str] = Counter()
-    counts: dict[str, Counter[int | str]] = {}
+    tally = Tally()
     for usage in usages:
-        for each in fields(Usage):
-            value = getattr(usage, each.name)
-            if isinstance(value, int):
-                numbers[each.name] += value
-            else:
-                counts.setdefault(each.name, Counter()).update(value)
-    return Usage(**numbers, **{name: dict(counter) for name, counter in counts.items()})  # type: ignore[arg-type]
+        tally.add(usage)
+    return tally.usage()
+
+
+_NUMBERS = tuple(each.name for each in fields(Usage) if each.default == 0)
+_MAPPINGS = tuple(each.name for each in fields(Usage) if each.name not in _NUMBERS)
 
 
 def usage_of(layout: Layout, sums: VmaSums, huge_zero: int = 0) -> Usage:

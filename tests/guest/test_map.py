@@ -104,7 +104,7 @@ def test_every_vma_is_what_smaps_says(furnished: Puppet) -> None:
 def test_sizes_swap_and_permissions(furnished: Puppet) -> None:
     total = mapped(furnished.pid)["total"]
     assert total["by_size"][str(HUGE)] == 4 * HUGE
-    assert total["pmd_mapped"] == 2 * HUGE
+    assert total["pmd_mapped"] == 4 * HUGE
     # what pageout leaves depends on the kernel; every second of eight pages was there
     assert 0 < total["swap"] <= 4 * PAGE
     # every second of the four pages without permission
@@ -143,7 +143,10 @@ def test_the_huge_zero_page_is_not_resident(puppet: Puppet) -> None:
     puppet.touch("write", address)
     answer = mapped(puppet.pid)
     vma = at(answer, address)
-    assert (vma["huge_zero"], vma["mapped"], vma["resident"]) == (HUGE, 2 * HUGE, HUGE)
+    # up to 6.12 a write splits it, and only one page is copied (do_huge_pmd_wp_page())
+    assert vma["resident"] in (PAGE, HUGE)
+    assert vma["resident"] == KB * witness.smaps(puppet.pid, address)["Rss"]
+    assert (vma["huge_zero"], vma["mapped"]) == (HUGE, 2 * HUGE)
     assert answer["compared"]["vmpte"] == "equal"
 
 

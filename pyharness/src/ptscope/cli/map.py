@@ -95,29 +95,36 @@ def _map_tables(
         lambda: read_counters(process.proc),
     )
     form = make(_subject(process, source.name, source.layout))
-    for row in reader.rows(read_smaps(process.proc)):
+    totals = map_rows(comparer, form, source.name, Host().release, ticker)
+    process.check_unchanged()
+    ticker.clear()
+    form.totals(totals)
+    agreement = totals.agreement
+    return EXIT_FOUND if agreement is not None and agreement.findings else EXIT_DONE
+
+
+def map_rows(comparer: Comparer, form: Form, source: str, kernel: str, ticker: Ticker) -> Totals:
+    """Give each VMA to the form and compare what can be compared; what is to stand below them."""
+    reader = comparer.reader
+    for row in reader.rows(() if comparer.smaps is None else comparer.smaps()):
         comparer.take(row)
         ticker.clear()
         form.row(row)
     outside, lock_ns = reader.outside, reader.progress.longest_lock_ns
+    ticker.tell("comparing with smaps, statm and VmPTE")
     agreement = comparer.agreement()
-    process.check_unchanged()
-    ticker.clear()
-    form.totals(
-        Totals(
-            sums=comparer.sums,
-            outside=outside,
-            page_size=source.layout.page_size,
-            source=source.name,
-            kernel=Host().release,
-            layout=source.layout,
-            agreement=agreement,
-            counters=agreement.counters,
-            longest_lock_ns=lock_ns,
-            frames_hidden=False,
-        )
+    return Totals(
+        sums=comparer.sums,
+        outside=outside,
+        page_size=comparer.layout.page_size,
+        source=source,
+        kernel=kernel,
+        layout=comparer.layout,
+        agreement=agreement,
+        counters=agreement.counters,
+        longest_lock_ns=lock_ns,
+        frames_hidden=False,
     )
-    return EXIT_FOUND if agreement.findings else EXIT_DONE
 
 
 def _map_leaves(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ptscope.decode.layout import Layout
 from ptscope.space.huge import is_anonymous
 from ptscope.space.rows import Reader, Row
-from ptscope.space.usage import Usage, total
+from ptscope.space.usage import Tally, Usage, total
 from ptscope.target.counters import Counters
 from ptscope.target.smaps import SmapsVma
 
@@ -35,16 +35,20 @@ Smaps = Callable[[], Iterable[SmapsVma]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One quantity in bytes, from the entries and from the kernel's figure of that name."""
+    """One quantity in bytes, from the entries and from the kernel's figure of that name.
+
+    `unseen` is a part of it that some kernels do not look at.
+    """
 
     what: str
     entries: int
     kernel: int
+    unseen: int = 0
 
     @property
     def agrees(self) -> bool:
         """Whether both say the same."""
-        return self.entries == self.kernel
+        return self.kernel in (self.entries, self.entries - self.unseen)
 
     def to_json(self) -> dict[str, object]:
         """Name and both values."""
@@ -120,13 +124,17 @@ def figures(row: Row) -> Iterator[Figure]:
         return
     # walk_page_test() (mm/pagewalk.c): a VM_PFNMAP VMA is one hole to smaps.
     hole = row.has_flag("pfnmap")
+    # Up to 6.8 smaps does not follow a huge entry that is not present for the hardware
+    # (follow_trans_huge_pmd() and pmd_protnone()).
+    unseen = 0 if hole else usage.pmd_not_present
     # Whether a page with a memory error counts as resident depends on the kernel's version.
     if not usage.kinds.get("hwpoison"):
-        yield Figure("Rss", 0 if hole else usage.resident, witness.get("Rss"))
+        yield Figure("Rss", 0 if hole else usage.resident, witness.get("Rss"), unseen)
     yield Figure(
         "AnonHugePages+ShmemPmdMapped+FilePmdMapped",
         0 if hole else usage.pmd_mapped,
         witness.get("AnonHugePages", "ShmemPmdMapped", "FilePmdMapped"),
+        unseen,
     )
     # For shared memory smaps adds what is swapped out of the file, which no entry shows.
     if is_anonymous(row.vma):
@@ -147,16 +155,21 @@ def page_tables(layout: Layout, usage: Usage, anonymous_huge: int) -> PageTables
 class Sums:
     """What the rows of one reading add up to."""
 
-    usage: Usage = field(default_factory=Usage)
+    tally: Tally = field(default_factory=Tally)
     resident: int = 0
     could_be: int = 0
     anonymous_huge: int = 0
     vmas: int = 0
     size: int = 0
 
+    @property
+    def usage(self) -> Usage:
+        """All that the VMAs use together."""
+        return self.tally.usage()
+
     def add(self, row: Row) -> None:
         """Take a VMA into account."""
-        self.usage = total((self.usage, row.usage))
+        self.tally.add(row.usage)
         self.vmas += 1
         self.size += row.vma.end - row.vma.start
         self.could_be += row.could_be

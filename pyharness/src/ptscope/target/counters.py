@@ -13,9 +13,11 @@ from pathlib import Path
 
 from ptscope.target.access import cannot_read, mm_gone
 
-# Pages that each thread may have counted for itself and not yet added, for each of three counters
-# (mm/memory.c, TASK_RSS_EVENTS_THRESH, up to 6.1).
-PER_THREAD = 64
+# Up to 6.1 each thread counts for itself and adds it up after so many faults (mm/memory.c,
+# TASK_RSS_EVENTS_THRESH); a fault can map as many bytes around it (fault_around_bytes).
+FAULTS_PER_THREAD = 64
+BYTES_PER_FAULT = 64 << 10
+# Anonymous pages, file pages and shared memory are counted apart.
 COUNTERS = 3
 
 
@@ -38,12 +40,19 @@ class Counters:
     def imprecision(self) -> int:
         """How far `resident` and `swap` may be from the truth, in bytes.
 
-        Up to 6.1 each thread counts some pages for itself; from 6.2 on each CPU does, up to the
-        batch of a percpu_counter: 32, or twice the number of CPUs (lib/percpu_counter.c).
+        Up to 6.1 each thread counts for itself for a while; from 6.2 on each CPU does, up to the
+        batch of a percpu_counter: 32 pages, or twice the number of CPUs (lib/percpu_counter.c).
         """
+        if _release() < (6, 2):
+            return COUNTERS * self.threads * FAULTS_PER_THREAD * BYTES_PER_FAULT
         cpus = os.cpu_count() or 1
-        pages = max(PER_THREAD * self.threads, max(32, 2 * cpus) * cpus)
-        return COUNTERS * pages * os.sysconf("SC_PAGE_SIZE")
+        return COUNTERS * max(32, 2 * cpus) * cpus * os.sysconf("SC_PAGE_SIZE")
+
+
+def _release() -> tuple[int, int]:
+    """Version of the running kernel; (0, 0) for a release that is not written like one."""
+    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
 
 def read_counters(proc: Path) -> Counters:

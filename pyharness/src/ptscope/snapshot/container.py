@@ -34,10 +34,6 @@ DATA = b"DATA"
 DONE = b"DONE"
 KINDS = (MAPS, DATA, DONE)
 
-NOTHING = (1 << 64) - 1
-"""The `first` of a chunk that begins nothing."""
-
-
 class Sink(Protocol):
     """What chunks are written to."""
 
@@ -49,15 +45,15 @@ class Sink(Protocol):
 class Chunk:
     """The head of one chunk; its payload begins at byte `offset` of the file.
 
-    `stored` and `raw` are bytes before and after decompression, `items` batches in it, `first` the
-    lowest address that it begins to tell of.
+    `stored` and `raw` are bytes before and after decompression, `batches` how many are in it,
+    `last` the address of the last table or VMA so far.
     """
 
     kind: bytes
     stored: int
     raw: int
-    items: int
-    first: int
+    batches: int
+    last: int
     crc: int
     offset: int
 
@@ -68,12 +64,12 @@ def preamble(header: bytes) -> bytes:
     return start + _CRC.pack(zlib.crc32(start))
 
 
-def chunk(kind: bytes, raw: bytes, items: int = 0, first: int = NOTHING) -> bytes:
+def chunk(kind: bytes, raw: bytes, batches: int = 0, last: int = 0) -> bytes:
     """A whole chunk, compressed."""
     import zstandard
 
     stored = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(raw)
-    head = _HEAD.pack(kind, len(stored), len(raw), items, first, zlib.crc32(stored))
+    head = _HEAD.pack(kind, len(stored), len(raw), batches, last, zlib.crc32(stored))
     return head + _CRC.pack(zlib.crc32(head)) + stored
 
 
@@ -121,10 +117,10 @@ def read_head(file: BinaryIO, name: str) -> Chunk:
     head = data[: _HEAD.size]
     if data[_HEAD.size :] != _CRC.pack(zlib.crc32(head)):
         raise damaged(name, f"the checksum of the chunk at byte {offset} is wrong")
-    kind, stored, raw, items, first, crc = _HEAD.unpack(head)
+    kind, stored, raw, batches, last, crc = _HEAD.unpack(head)
     if kind not in KINDS or stored > MOST_STORED or raw > MOST_RAW:
         raise damaged(name, f"the chunk at byte {offset} is of no kind or size that there is")
-    return Chunk(kind, stored, raw, items, first, crc, offset + HEAD_SIZE)
+    return Chunk(kind, stored, raw, batches, last, crc, offset + HEAD_SIZE)
 
 
 def read_payload(file: BinaryIO, chunk: Chunk, name: str) -> bytes:

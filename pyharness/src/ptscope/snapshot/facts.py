@@ -165,20 +165,20 @@ class Header:
 
 @dataclass(frozen=True)
 class Totals:
-    """What a whole file holds: what the trailer says, and what a reader counts again.
+    """How much a whole file holds.
 
-    `tables` are parts of tables, `entries` those in them, `vmas` the VMAs; none of them counts what
-    the module reported again. `longest_lock_ns` is of one batch.
+    `bytes` are those of the batches before compression. `vmas` and `tables` count records,
+    `entries` leaves out what the module reported again. `longest_lock_ns` is of one batch.
     """
 
-    batches: int = 0
-    bytes: int = 0
-    tables: int = 0
-    entries: int = 0
-    vmas: int = 0
-    maps_bytes: int = 0
-    chunks: int = 0
-    longest_lock_ns: int = 0
+    chunks: int
+    maps_bytes: int
+    bytes: int
+    batches: int
+    vmas: int
+    tables: int
+    entries: int
+    longest_lock_ns: int
 
     def to_json(self) -> dict[str, object]:
         """An object of them."""

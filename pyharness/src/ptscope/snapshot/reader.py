@@ -8,24 +8,22 @@ at a time.
 
 from __future__ import annotations
 
+import bisect
 import shutil
 import sys
 import tempfile
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from ptscope.errors import BadSnapshot, BadStream, UsageError
-from ptscope.raw.survey import survey
+from ptscope.errors import BadSnapshot, UsageError
+from ptscope.raw.stream import MAX_READ
 from ptscope.snapshot.container import (
     DATA,
     DONE,
-    HEAD_SIZE,
     MAPS,
-    NOTHING,
     Chunk,
     damaged,
     read_head,
@@ -33,19 +31,11 @@ from ptscope.snapshot.container import (
     read_preamble,
     truncated,
 )
-from ptscope.snapshot.facts import Header, Totals, Trailer
-from ptscope.snapshot.writer import BATCH_LENGTH, entries_by_level
+from ptscope.snapshot.facts import Header, Trailer
+from ptscope.snapshot.writer import BATCH_LENGTH
 from ptscope.target.vma import Vma, parse_maps
 
 ORDER = (MAPS, DATA, DONE)
-
-
-@dataclass(frozen=True)
-class RawBatch:
-    """A batch of a snapshot, its number in the stream, and its bytes as the module gave them."""
-
-    sequence: int
-    data: memoryview
 
 
 class Snapshot:
@@ -56,10 +46,10 @@ class Snapshot:
         self._file = file
         self.name = name
         self.header = Header.parse(read_preamble(file, name), name)
-        # Where each chunk begins; for those of batches, also what `_before` is asked for.
+        # Where each chunk begins; for those of batches, also where they end and how many came.
         self._maps = array("Q")
         self._data = array("Q")
-        self._firsts = array("Q")
+        self._lasts = array("Q")
         self._sequences = array("Q")
         done = self._index()
         self.trailer = Trailer.parse(read_payload(file, done, name), name)
@@ -113,48 +103,22 @@ class Snapshot:
         except ValueError:
             raise damaged(self.name, "what should be /proc/PID/maps in it is not") from None
 
-    def batches(self) -> Iterator[RawBatch]:
-        """All batches. Raises BadSnapshot, also when they are not what the trailer counts."""
-        totals = Totals(
-            maps_bytes=self.trailer.totals.maps_bytes, chunks=self.trailer.totals.chunks
-        )
-        end = None
-        entries = entries_by_level(self.header.layout)
+    def batches(self) -> Iterator[memoryview]:
+        """All batches, in order, as the module gave them. Raises BadSnapshot."""
         for position in range(len(self._data)):
-            for batch in self._chunk(position):
-                try:
-                    facts = survey(batch.data, batch.sequence, entries)
-                except BadStream as error:
-                    raise damaged(self.name, error.cause) from None
-                totals = replace(
-                    totals,
-                    batches=totals.batches + 1,
-                    bytes=totals.bytes + len(batch.data),
-                    tables=totals.tables + facts.tables,
-                    entries=totals.entries + facts.entries,
-                    vmas=totals.vmas + facts.vmas,
-                    longest_lock_ns=max(totals.longest_lock_ns, facts.lock_ns),
-                )
-                if end is not None:
-                    raise damaged(self.name, "there are batches after the last")
-                end = facts.end
-                yield batch
-        if end is None or end.status != self.trailer.end or totals != self.trailer.totals:
-            raise damaged(self.name, "it does not hold what its trailer says")
+            yield from self._chunk(position)
 
-    def batches_near(self, address: int) -> Iterator[RawBatch]:
-        """The batches in which everything about `address` is, without reading all others.
+    def batches_near(self, address: int) -> Iterator[tuple[int, memoryview]]:
+        """The batches in which all about `address` is, with their numbers, without reading others.
 
-        Tables come in order of address, and each batch reads the way down from the root anew, so
-        they are in the last chunk that begins to tell of something at or below the address.
-        Where none does, the first chunk has what there is of the root.
+        Tables come in order of address, and each batch reads the way down from the root anew: all
+        there is of an address is in the last chunk that ends at or below it, or in the one after.
         """
-        found = 0
-        for position, first in enumerate(self._firsts):
-            if first != NOTHING and first <= address:
-                found = position
-        if len(self._data):
-            yield from self._chunk(found)
+        before = bisect.bisect_right(self._lasts, address)
+        for position in range(max(before - 1, 0), min(before + 1, len(self._data))):
+            yield from enumerate(
+                self._chunk(position), self._sequences[position - 1] if position else 0
+            )
 
     def _index(self) -> Chunk:
         """Note where all chunks are, up to the one of the trailer, which is given back."""
@@ -164,21 +128,23 @@ class Snapshot:
         while True:
             self._file.seek(at)
             head = read_head(self._file, self.name)
+            if ORDER.index(head.kind) < stage:
+                raise damaged(self.name, f"the chunk at byte {at} is misplaced")
+            stage = ORDER.index(head.kind)
+            if head.kind == MAPS:
+                self._maps.append(at)
+            elif head.kind == DATA:
+                self._data.append(at)
+                if head.last < (self._lasts[-1] if self._lasts else 0):
+                    raise damaged(self.name, "its chunks are not in the order of their addresses")
+                self._lasts.append(head.last)
+                before = self._sequences[-1] if self._sequences else 0
+                self._sequences.append(before + head.batches)
             at = head.offset + head.stored
             if at > size:
                 raise truncated(self.name)
-            if ORDER.index(head.kind) < stage:
-                raise damaged(self.name, f"the chunk at byte {head.offset - HEAD_SIZE} is misplaced")
-            stage = ORDER.index(head.kind)
             if head.kind == DONE:
                 break
-            if head.kind == MAPS:
-                self._maps.append(head.offset - HEAD_SIZE)
-            else:
-                self._data.append(head.offset - HEAD_SIZE)
-                self._firsts.append(head.first)
-                before = self._sequences[-1] if self._sequences else 0
-                self._sequences.append(before + head.items)
         if at != size:
             raise damaged(self.name, "something follows its end")
         return head
@@ -187,21 +153,20 @@ class Snapshot:
         self._file.seek(offset)
         return read_payload(self._file, read_head(self._file, self.name), self.name)
 
-    def _chunk(self, position: int) -> Iterator[RawBatch]:
+    def _chunk(self, position: int) -> Iterator[memoryview]:
         raw = memoryview(self._payload(self._data[position]))
-        sequence = self._sequences[position - 1] if position else 0
+        before = self._sequences[position - 1] if position else 0
         at = 0
-        while at < len(raw):
+        for _ in range(self._sequences[position] - before):
             if len(raw) - at < BATCH_LENGTH.size:
                 raise self._bad_batches()
             (length,) = BATCH_LENGTH.unpack_from(raw, at)
             at += BATCH_LENGTH.size
-            if length > len(raw) - at or sequence >= self._sequences[position]:
+            if length > min(len(raw) - at, MAX_READ):
                 raise self._bad_batches()
-            yield RawBatch(sequence, raw[at : at + length])
+            yield raw[at : at + length]
             at += length
-            sequence += 1
-        if sequence != self._sequences[position]:
+        if at != len(raw):
             raise self._bad_batches()
 
     def _bad_batches(self) -> BadSnapshot:

@@ -7,16 +7,12 @@ import datetime
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
-from ptscope.decode.layout import Layout
-from ptscope.errors import BadStream
-from ptscope.raw.records import End
-from ptscope.raw.survey import survey
-from ptscope.snapshot.container import DATA, DONE, MAPS, NOTHING, Sink, chunk, preamble
+from ptscope.snapshot.container import DATA, DONE, MAPS, Sink, chunk, preamble
 from ptscope.snapshot.facts import Header, Memory, Totals, Trailer
+from ptscope.source.stream import RawStream
 from ptscope.target.access import cannot_read
 
 # Bytes of batches, or of maps, that are compressed together: more would help little.
@@ -25,90 +21,65 @@ CHUNK = 256 << 10
 BATCH_LENGTH = struct.Struct("<Q")
 
 
-def write(
-    sink: Sink, header: Header, maps: Iterable[bytes], batches: Iterator[memoryview | bytes]
-) -> SnapshotWriter:
-    """Write a header, the text of /proc/PID/maps and all batches of a stream; not the trailer.
-
-    Raises BadStream when the batches are no stream, and what its arguments raise.
-    """
-    writer = SnapshotWriter(sink, header)
-    for text in maps:
-        writer.add_maps(text)
-    for batch in batches:
-        writer.add_batch(batch)
-    return writer
-
-
 class SnapshotWriter:
     """Takes the parts of a snapshot in their order; `finish` makes it whole."""
 
     def __init__(self, sink: Sink, header: Header) -> None:
         """Write the header."""
         self._sink = sink
-        self._entries = entries_by_level(header.layout)
         self._pending = bytearray()
         self._batches = 0  # pending
-        self._first = NOTHING
-        self.totals = Totals()
-        self.end: End | None = None
+        self._bytes = 0
+        self._maps_bytes = 0
+        self._chunks = 0
         sink.write(preamble(json.dumps(header.to_json()).encode()))
 
     def add_maps(self, text: bytes) -> None:
         """A piece of /proc/PID/maps; all pieces come before the first batch."""
-        assert not self.totals.batches
         for start in range(0, len(text), CHUNK):
             piece = text[start : start + CHUNK]
             self._write(MAPS, piece)
-            self.totals = replace(self.totals, maps_bytes=self.totals.maps_bytes + len(piece))
+            self._maps_bytes += len(piece)
 
-    def add_batch(self, batch: memoryview | bytes) -> None:
-        """One batch as it was read. Raises BadStream when it is not the next one."""
-        if self.end is not None:
-            raise BadStream("the module's stream goes on after its end record")
-        facts = survey(batch, self.totals.batches, self._entries)
-        self._pending += BATCH_LENGTH.pack(len(batch))
-        self._pending += batch
-        self._batches += 1
-        self._first = min(self._first, facts.first)
-        self.end = facts.end
-        totals = self.totals
-        self.totals = replace(
-            totals,
-            batches=totals.batches + 1,
-            bytes=totals.bytes + len(batch),
-            tables=totals.tables + facts.tables,
-            entries=totals.entries + facts.entries,
-            vmas=totals.vmas + facts.vmas,
-            longest_lock_ns=max(totals.longest_lock_ns, facts.lock_ns),
-        )
-        if len(self._pending) >= CHUNK:
-            self._flush()
-
-    def finish(self, memory: Memory) -> Trailer:
-        """Write what is left, and the trailer. Raises BadStream when the stream had no end."""
-        if self.end is None:
-            raise BadStream(
-                "the module's stream stopped without its end record",
-                "look for messages of the kernel (`dmesg`) and report it",
-            )
+    def add_stream(self, stream: RawStream) -> Iterator[None]:
+        """All batches of a stream; yields after each of them. Raises what the stream raises."""
+        for batch in stream:
+            self._pending += BATCH_LENGTH.pack(len(batch))
+            self._pending += batch
+            self._batches += 1
+            self._bytes += len(batch)
+            if len(self._pending) >= CHUNK:
+                self._flush(stream.progress.address)
+            yield
         if self._batches:
-            self._flush()
-        trailer = Trailer(
-            replace(self.totals, chunks=self.totals.chunks + 1), self.end.status, now(), memory
+            self._flush(stream.progress.address)
+
+    def finish(self, stream: RawStream, memory: Memory) -> Trailer:
+        """Write the trailer, when all of the stream has come."""
+        assert stream.end is not None
+        progress = stream.progress
+        totals = Totals(
+            chunks=self._chunks + 1,
+            maps_bytes=self._maps_bytes,
+            bytes=self._bytes,
+            batches=progress.batches,
+            vmas=progress.vmas,
+            tables=progress.tables,
+            entries=progress.entries,
+            longest_lock_ns=progress.longest_lock_ns,
         )
+        trailer = Trailer(totals, stream.end.status, now(), memory)
         self._write(DONE, json.dumps(trailer.to_json()).encode())
         return trailer
 
-    def _flush(self) -> None:
-        self._write(DATA, bytes(self._pending), self._batches, self._first)
+    def _flush(self, last: int) -> None:
+        self._write(DATA, bytes(self._pending), self._batches, last)
         self._pending.clear()
         self._batches = 0
-        self._first = NOTHING
 
-    def _write(self, kind: bytes, raw: bytes, items: int = 0, first: int = NOTHING) -> None:
-        self._sink.write(chunk(kind, raw, items, first))
-        self.totals = replace(self.totals, chunks=self.totals.chunks + 1)
+    def _write(self, kind: bytes, raw: bytes, batches: int = 0, last: int = 0) -> None:
+        self._sink.write(chunk(kind, raw, batches, last))
+        self._chunks += 1
 
 
 def read_maps_text(proc: Path) -> Iterator[bytes]:
@@ -120,11 +91,6 @@ def read_maps_text(proc: Path) -> Iterator[bytes]:
                 yield text
     except OSError as error:
         raise cannot_read(path, error) from None
-
-
-def entries_by_level(layout: Layout) -> Mapping[int, int]:
-    """How many entries a table of each walked level has, by the level's wire number."""
-    return {level.number: level.entries for level in layout.levels}
 
 
 def now() -> str:

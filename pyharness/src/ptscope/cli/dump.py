@@ -109,9 +109,10 @@ class ProgressLine(AbstractContextManager["ProgressLine"]):
 
 def _summary(header: Header, trailer: Trailer, name: str, size: int) -> str:
     totals = trailer.totals
+    held = f", the lock held for {totals.longest_lock_ns / 1000:.0f} µs at most"
     return (
         f"{target_text(header.target)}: {count(totals.entries, 'entry', 'entries')} in "
         f"{count(totals.tables, 'part', 'parts')} of tables, {count(totals.vmas, 'VMA', 'VMAs')}\n"
-        f"{printable(name)}: {size} bytes, {count(totals.batches, 'batch', 'batches')}, the lock "
-        f"held for {totals.longest_lock_ns / 1000:.0f} µs at most"
+        f"{printable(name)}: {size} bytes, {count(totals.batches, 'batch', 'batches')}"
+        f"{held if header.target.pid is not None else ''}"
     )

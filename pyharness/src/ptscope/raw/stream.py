@@ -76,7 +76,7 @@ def parse_batch(data: bytes | bytearray, sequence: int, entries: Mapping[int, in
         if kind == lib.PTSCOPE_RECORD_BATCH:
             head = ffi.cast("struct ptscope_batch *", cursor.record)
         elif kind == lib.PTSCOPE_RECORD_VMA:
-            records.append(_vma(ffi.cast("struct ptscope_vma *", cursor.record)))
+            records.append(vma_of_record(ffi.cast("struct ptscope_vma *", cursor.record)))
         elif kind == lib.PTSCOPE_RECORD_TABLE:
             records.append(_table(ffi.cast("struct ptscope_table *", cursor.record)))
         else:
@@ -172,7 +172,8 @@ def _broken(sequence: int, offset: int, code: int) -> BadStream:
     )
 
 
-def _vma(record: Any) -> RawVma:
+def vma_of_record(record: Any) -> RawVma:
+    """The VMA in a checked ``struct ptscope_vma``."""
     return RawVma(
         start=record.start,
         end=record.end,

@@ -27,8 +27,10 @@ class SnapshotWriter:
     def __init__(self, sink: Sink, header: Header) -> None:
         """Write the header."""
         self._sink = sink
+        self.chunk_size = CHUNK
         self._pending = bytearray()
         self._batches = 0  # pending
+        self._last = 0
         self._bytes = 0
         self._maps_bytes = 0
         self._chunks = 0
@@ -48,11 +50,13 @@ class SnapshotWriter:
             self._pending += batch
             self._batches += 1
             self._bytes += len(batch)
-            if len(self._pending) >= CHUNK:
-                self._flush(stream.progress.address)
+            # A VMA that is reported again begins before where the stream has come to.
+            self._last = max(self._last, stream.progress.address)
+            if len(self._pending) >= self.chunk_size:
+                self._flush()
             yield
         if self._batches:
-            self._flush(stream.progress.address)
+            self._flush()
 
     def finish(self, stream: RawStream, memory: Memory) -> Trailer:
         """Write the trailer, when all of the stream has come."""
@@ -72,8 +76,8 @@ class SnapshotWriter:
         self._write(DONE, json.dumps(trailer.to_json()).encode())
         return trailer
 
-    def _flush(self, last: int) -> None:
-        self._write(DATA, bytes(self._pending), self._batches, last)
+    def _flush(self) -> None:
+        self._write(DATA, bytes(self._pending), self._batches, self._last)
         self._pending.clear()
         self._batches = 0
 

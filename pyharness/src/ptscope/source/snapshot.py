@@ -11,7 +11,7 @@ from types import TracebackType
 from ptscope.decode.entry import decode
 from ptscope.decode.layout import Layout, Level
 from ptscope.errors import BadStream, UsageError
-from ptscope.raw.records import ENTRY_SIZE, Batch, End, RawEntry, RawTable, RawVma
+from ptscope.raw.records import ENTRY_SIZE, Batch, End, Lock, RawEntry, RawTable, RawVma
 from ptscope.raw.stream import BatchChecker, batch_buffer, parse_batch
 from ptscope.snapshot.container import damaged
 from ptscope.snapshot.reader import Snapshot
@@ -106,7 +106,8 @@ class SnapshotSource:
 
     def _walk(self, address: int) -> RawWalk:
         entries = entries_by_number(self.layout)
-        best: tuple[list[RawEntry], RawEntry | None, Batch] | None = None
+        best = _Chain([], None, "none")
+        root_pa: int | None = None
         vma: RawVma | None = None
         for sequence, data in self.snapshot.batches_near(address):
             try:
@@ -116,49 +117,55 @@ class SnapshotSource:
             for record in batch.records:
                 if isinstance(record, RawVma) and record.start <= address < record.end:
                     vma = record
-            chain, user = _chain(self.layout, address, batch)
+                elif isinstance(record, RawTable) and record.level == self.layout.levels[0].number:
+                    root_pa = record.table_pa if not record.user_pgd else root_pa
+            chain = _chain(self.layout, address, batch)
             # The batch that went furthest down is the one that read what is there.
-            if chain and (best is None or len(chain) > len(best[0])):
-                best = chain, user, batch
-        if best is None:
+            if len(chain.entries) > len(best.entries) or not best.entries:
+                best = chain
+        if root_pa is None:
             raise UsageError(
                 f"{self.snapshot.name} has no table at all: nothing was mapped in what was dumped"
             )
-        chain, user, batch = best
         return RawWalk(
             address=address,
-            entries=tuple(self._with_empty(chain, address)),
-            user_pgd=user,
+            entries=tuple(self._with_empty(best.entries, address, root_pa)),
+            user_pgd=best.user,
             vma=None if vma is None else vma_of(self.layout, vma),
-            lock=batch.lock,
+            lock=best.lock,
         )
 
-    def _with_empty(self, chain: list[RawEntry], address: int) -> Iterator[RawEntry]:
+    def _with_empty(
+        self, chain: Sequence[RawEntry], address: int, root_pa: int
+    ) -> Iterator[RawEntry]:
         """The entries that were dumped, and the empty one at which the walk ended."""
         yield from chain
         levels = self.layout.levels
-        last = chain[-1]
-        if len(chain) < len(levels):
-            decoded = decode(self.layout, levels[len(chain) - 1].name, last.raw)
+        if not chain:
+            yield _empty(self.layout, levels[0], address, root_pa)
+        elif len(chain) < len(levels):
+            decoded = decode(self.layout, levels[len(chain) - 1].name, chain[-1].raw)
             if decoded.state == "table" and decoded.pa is not None:
                 yield _empty(self.layout, levels[len(chain)], address, decoded.pa)
 
 
-def _chain(
-    layout: Layout, address: int, batch: Batch
-) -> tuple[list[RawEntry], RawEntry | None]:
-    """What a batch has of the way to an address, from the root; and the PTI user root entry."""
+@dataclass(frozen=True)
+class _Chain:
+    """What a batch has of the way to an address: entries from the root on, maybe none."""
+
+    entries: Sequence[RawEntry]
+    user: RawEntry | None
+    lock: Lock
+
+
+def _chain(layout: Layout, address: int, batch: Batch) -> _Chain:
     found: dict[int, RawEntry] = {}
     user: RawEntry | None = None
-    root = layout.levels[0]
-    root_pa: int | None = None
     levels = {level.number: level for level in layout.levels}
     for table in batch.records:
         if not isinstance(table, RawTable):
             continue
         level = levels[table.level]
-        if level is root and not table.user_pgd:
-            root_pa = table.table_pa
         position = (address >> level.shift) - (table.address >> level.shift)
         if 0 <= position < len(table.raws):
             entry = table.entry(position, level.span)
@@ -166,16 +173,12 @@ def _chain(
                 user = entry
             else:
                 found[table.level] = entry
-    if root.number not in found:
-        if root_pa is None:
-            return [], None
-        return [_empty(layout, root, address, root_pa)], user
-    chain: list[RawEntry] = []
+    entries: list[RawEntry] = []
     for level in layout.levels:
         if level.number not in found:
             break
-        chain.append(found[level.number])
-    return chain, user
+        entries.append(found[level.number])
+    return _Chain(entries, user, batch.lock)
 
 
 def _empty(layout: Layout, level: Level, address: int, table_pa: int) -> RawEntry:

@@ -42,8 +42,9 @@ class Space:
     areas: list[Area] = field(default_factory=list)
 
     def put(self, address: int, raw: int, level: str = "pte") -> None:
-        """Map the page that begins at `address`."""
-        self.entries[level, address] = raw
+        """Map the page that begins at `address`; 0 maps nothing."""
+        if raw:
+            self.entries[level, address] = raw
 
     def page(self, address: int) -> tuple[Level, int] | None:
         """The entry that maps an address."""
@@ -202,13 +203,16 @@ HEADER = Header(
 
 
 def snapshot(
-    space: Space, most: int = 1 << 30, maps: bytes = b"", chunk: int | None = None, **changes: object
+    space: Space,
+    most: int = 1 << 30,
+    maps: bytes = b"",
+    chunk: int | None = None,
+    **changes: object,
 ) -> bytes:
     """A snapshot file of a space; `changes` are to the header. `chunk` bytes make a chunk."""
     layout = space.layout
-    header = replace(
-        HEADER, layout=layout, ranges=((0, layout.user_last),), **changes  # type: ignore[arg-type]
-    )
+    said = {"layout": layout, "ranges": ((0, layout.user_last),), **changes}
+    header = replace(HEADER, **said)  # type: ignore[arg-type]
     file = io.BytesIO()
     writer = SnapshotWriter(file, header)
     if chunk is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import random
@@ -268,10 +269,8 @@ def test_damage_of_any_kind(patches: list[tuple[int, bytes]], cut: int, until: i
     for position, patch in patches:
         data[position : position + len(patch)] = patch
     data = data[:cut] + data[until:]
-    try:
+    with contextlib.suppress(BadSnapshot):
         assert read_all(bytes(data)) == READ
-    except PtscopeError as error:
-        assert isinstance(error, BadSnapshot)
 
 
 def resealed(data: bytes) -> bytes:
@@ -279,6 +278,8 @@ def resealed(data: bytes) -> bytes:
     out = bytearray(data)
     (size,) = struct.unpack_from("<I", out, 12)
     at = 16 + size + 4
+    if at > len(out):
+        return data
     struct.pack_into("<I", out, at - 4, zlib.crc32(out[: at - 4]))
     while at + container.HEAD_SIZE <= len(out):
         stored = struct.unpack_from("<I", out, at + 4)[0]
@@ -302,10 +303,8 @@ def test_damage_with_right_checksums(patches: list[tuple[int, bytes]]) -> None:
     data = bytearray(FUZZED)
     for position, patch in patches:
         data[position : position + len(patch)] = patch
-    try:
+    with contextlib.suppress(PtscopeError):
         read_all(resealed(bytes(data[: len(FUZZED)])))
-    except PtscopeError:
-        pass
 
 
 def raw_changed(change: bytes, at: int) -> bytes:
@@ -330,10 +329,8 @@ def raw_changed(change: bytes, at: int) -> bytes:
 @settings(max_examples=400)
 def test_records_that_break_the_wire_format(at: int, change: bytes) -> None:
     """What the module never sends is refused, and changed values are just other values."""
-    try:
+    with contextlib.suppress(PtscopeError):
         read_all(raw_changed(change, at))
-    except PtscopeError:
-        pass
 
 
 def test_a_broken_record_is_named() -> None:

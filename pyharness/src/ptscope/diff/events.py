@@ -15,7 +15,7 @@ from ptscope._core import ffi, lib
 from ptscope.decode.compiled import STATE, compiled
 from ptscope.decode.layout import Level
 from ptscope.raw.records import RawVma
-from ptscope.raw.stream import limits_of, vma_of_record
+from ptscope.raw.stream import limits_of, raw_vma
 from ptscope.source.stream import RawStream, entries_by_number
 
 TABLE: int = STATE["table"]
@@ -64,7 +64,7 @@ def events(stream: RawStream, tables: Tables) -> Iterator[RawVma | Entries]:
             if flags & (lib.PTSCOPE_AGAIN | lib.PTSCOPE_USER_PGD):
                 continue
             if kind == lib.PTSCOPE_RECORD_VMA:
-                yield vma_of_record(ffi.cast("struct ptscope_vma *", cursor.record))
+                yield raw_vma(ffi.cast("struct ptscope_vma *", cursor.record))
             elif kind == lib.PTSCOPE_RECORD_TABLE:
                 record = ffi.cast("struct ptscope_table *", cursor.record)
                 level = levels[record.level]

@@ -197,6 +197,7 @@ HEADER = Header(
     machine="x86_64",
     boot_id="5d0f3a2c-0000-4000-8000-000000000001",
     time="2026-11-30T12:00:00.000000+00:00",
+    shmem=("00:01",),
     memory=Memory({"VmPTE": 28}, {"size": 100}),
     writer="ptscope 0",
 )

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 import click
 
 from ptscope.cli.numbers import parse_range, parse_target, refuse_options
+from ptscope.cli.progress import Ticker
 from ptscope.errors import EXIT_DONE, UsageError
 from ptscope.snapshot.atomic import standard_output, whole_file
 from ptscope.snapshot.facts import Header, Trailer
@@ -23,9 +20,6 @@ from ptscope.source.stream import Progress
 from ptscope.views.show import count, target_text
 from ptscope.views.text import printable
 from ptscope.walk import target_of
-
-QUIET_SECONDS = 2.0
-PERIOD_SECONDS = 0.5
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -69,8 +63,13 @@ def dump(
         for address in (first, last):
             check_address(source.layout, address, kernel=process is None)
     to = standard_output() if output == "-" else whole_file(Path(output), force)
-    with to as sink, ProgressLine() as line:
-        header, trailer = take(source, process, wanted, not no_vmas, sink, line.tell)
+    with to as sink, Ticker() as ticker:
+
+        def tell(progress: Progress) -> None:
+            entries = f"{progress.entries} entries in {progress.tables} parts of tables"
+            ticker.tell(f"{entries}, at {progress.address:#x}")
+
+        header, trailer = take(source, process, wanted, not no_vmas, sink, tell)
     if as_json:
         said = header.to_json()
         kept = {key: said[key] for key in ("target", "source", "kernel", "time", "request")}
@@ -79,32 +78,6 @@ def dump(
     else:
         click.echo(_summary(header, trailer, sink.name, sink.bytes), err=output == "-")
     return EXIT_DONE
-
-
-class ProgressLine(AbstractContextManager["ProgressLine"]):
-    """A line on a terminal's stderr that says how far a dump is, once it takes long."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + QUIET_SECONDS if sys.stderr.isatty() else float("inf")
-        self._shown = False
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
-
-    def tell(self, progress: Progress) -> None:
-        """Show it, at most twice a second."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + PERIOD_SECONDS
-        self._shown = True
-        entries = f"{progress.entries} entries in {progress.tables} parts of tables"
-        click.echo(f"\r\x1b[K{entries}, at {progress.address:#x}", err=True, nl=False)
 
 
 def _summary(header: Header, trailer: Trailer, name: str, size: int) -> str:

@@ -16,10 +16,11 @@ from ptscope.snapshot.container import damaged
 
 U64_MAX = (1 << 64) - 1
 
-# Lines of /proc/PID/status that are about memory (man proc_pid_status), all in KiB.
+# Lines of /proc/PID/status about memory (man proc_pid_status), in KiB but for the last two.
 STATUS_KEYS = (
     "VmPeak", "VmSize", "VmLck", "VmPin", "VmHWM", "VmRSS", "RssAnon", "RssFile", "RssShmem",
     "VmData", "VmStk", "VmExe", "VmLib", "VmPTE", "VmSwap", "HugetlbPages",
+    "THP_enabled", "Threads",
 )  # fmt: skip
 # The fields of /proc/PID/statm, all in pages (man proc_pid_statm).
 STATM_KEYS = ("size", "resident", "shared", "text", "lib", "data", "dt")
@@ -27,7 +28,7 @@ STATM_KEYS = ("size", "resident", "shared", "text", "lib", "data", "dt")
 
 @dataclass(frozen=True)
 class Memory:
-    """What /proc says of the memory of a process: `status` in KiB, `statm` in pages.
+    """What /proc says of the memory of a process: `status` mostly in KiB, `statm` in pages.
 
     Both are empty for the kernel half, and where the files could not be read.
     """
@@ -88,7 +89,8 @@ class Header:
 
     `ranges` are (first, last) addresses in order, both inside, not overlapping. `time` is UTC, in
     ISO 8601. `boot_id` is that of /proc/sys/kernel/random: frames and swap slots mean the same in
-    two snapshots only if it is the same.
+    two snapshots only if it is the same. `shmem` are the devices of shared memory, written as in
+    /proc/PID/maps.
     """
 
     layout: Layout = field(repr=False)
@@ -101,6 +103,7 @@ class Header:
     machine: str
     boot_id: str
     time: str
+    shmem: tuple[str, ...]
     memory: Memory
     writer: str
 
@@ -121,6 +124,7 @@ class Header:
                 "vmas": self.with_vmas,
                 "user_pgd": self.with_user_pgd,
             },
+            "shmem": list(self.shmem),
             "memory": self.memory.to_json(),
             "layout": self.layout.to_json(),
         }
@@ -155,6 +159,7 @@ class Header:
             machine=whole.text("machine"),
             boot_id=whole.text("boot_id"),
             time=whole.text("time"),
+            shmem=whole.texts("shmem"),
             memory=Memory(memory.object("status").numbers(), memory.object("statm").numbers()),
             writer=whole.text("writer"),
         )
@@ -270,6 +275,12 @@ class _Object:
 
     def numbers(self) -> dict[str, int]:
         return {key: self.number(key) for key in self.values}
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self._get(key, list)
+        if not all(isinstance(value, str) for value in values):
+            raise damaged(self.file, f"its {self.where} has no proper {key!r}")
+        return tuple(values)
 
     def ranges(self, key: str) -> tuple[tuple[int, int], ...]:
         pairs: list[tuple[int, int]] = []

@@ -11,6 +11,7 @@ from ptscope.snapshot.facts import Header, Memory, Target, Trailer
 from ptscope.snapshot.writer import SnapshotWriter, boot_id, executable, now, read_maps_text
 from ptscope.source.module import ModuleSource
 from ptscope.source.stream import Progress, open_stream
+from ptscope.space.huge import shmem_devices
 from ptscope.target.process import Pid, Process
 from ptscope.target.stat import start_ticks
 
@@ -46,6 +47,7 @@ def take(
             machine=source.host.machine,
             boot_id=boot_id(),
             time=now(),
+            shmem=tuple(sorted(shmem_devices())),
             memory=_memory(process),
             writer=f"ptscope {__version__}",
         )

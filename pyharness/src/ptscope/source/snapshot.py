@@ -20,7 +20,7 @@ from ptscope.source.base import RawWalk
 from ptscope.source.module import check_address
 from ptscope.source.stream import Progress, Request, entries_by_number
 from ptscope.target.process import Pid
-from ptscope.target.vma import Vma
+from ptscope.target.vma import Vma, named
 
 
 class SnapshotStream(AbstractContextManager["SnapshotStream"]):
@@ -213,8 +213,6 @@ def check_dumped(snapshot: Snapshot, address: int) -> None:
 
 def name_of(snapshot: Snapshot, vma: Vma) -> Vma:
     """A VMA with the name that the snapshot's maps give the same range of the same file."""
-    from ptscope.target.vma import named
-
     for other in snapshot.vmas():
         if other.start >= vma.start:
             return named(vma, [other])

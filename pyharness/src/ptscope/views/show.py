@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import click
 
+from ptscope.decode.layout import Layout
 from ptscope.snapshot.facts import Header, Memory, Target, Trailer
+from ptscope.space.usage import Usage
 from ptscope.views.text import printable
 from ptscope.views.walk import labelled
 
@@ -41,6 +43,16 @@ def _facts(header: Header, trailer: Trailer) -> Iterator[str]:
         f"{header.source}, layout {header.layout.name}; kernel {printable(header.kernel)}; "
         f"written by {printable(header.writer)}",
     )
+
+
+def render_usage(layout: Layout, usage: Usage) -> str:
+    """What is mapped where no VMAs are known, without the last newline."""
+    pages = [
+        f"{size // 1024}K x {amount // size}" for size, amount in sorted(usage.by_size.items())
+    ]
+    tables = [f"{level.name} {usage.tables.get(level.name, 0)}" for level in layout.levels[1:]]
+    lines = [*labelled("pages", ", ".join(pages) or "none"), *labelled("tables", ", ".join(tables))]
+    return "\n".join(lines)
 
 
 def _memory(before: Memory, after: Memory) -> str:

@@ -23,8 +23,8 @@ from ptscope.errors import CannotWrite, UsageError
 
 # Frames and addresses of a process are nobody else's business.
 MODE = 0o600
-# What open() says where a filesystem knows no O_TMPFILE; EISDIR from kernels that do not.
-NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
+# What open() says where a filesystem knows no O_TMPFILE (man open).
+NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -72,7 +72,7 @@ def whole_file(path: Path, replace: bool) -> Iterator[Output]:
     try:
         fd = os.open(final.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, MODE)
     except OSError as error:
-        if error.errno not in NO_NAMELESS or not final.parent.is_dir():
+        if error.errno not in NO_NAMELESS:
             raise _cannot_write(str(path), error) from None
         with _named(path, final, replace) as output:
             yield output

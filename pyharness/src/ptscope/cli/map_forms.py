@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Csv:
 
     def __init__(self, subject: Subject) -> None:
         self._page_size = subject.page_size
-        self._writer = csv.writer(click.get_text_stream("stdout"), lineterminator="\n")
+        self._writer = csv.writer(sys.stdout, lineterminator="\n")
         self._writer.writerow(CSV_COLUMNS)
 
     def row(self, row: Row) -> None:

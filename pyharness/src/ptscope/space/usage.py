@@ -37,16 +37,18 @@ class Usage:
     elsewhere. `pmd_mapped` is the part of it that PMD entries map, `pmd_entries` is how many there
     are. `swap` are pages that really are swapped out, `kinds` counts entries in the form of a swap
     entry by kind, `tables` tables by level. `not_present` is mapped, but not for the hardware
-    (PROT_NONE, NUMA hints). `small` are pages mapped by PTEs in whole aligned ranges of one PMD
-    entry, `small_ranges` these ranges. `runs` counts maximal runs of consecutive frames by the
-    logarithm of their length in pages, `run_pages` their pages. `properties` are those of mapped
-    pages, by the names of PROPERTIES: what this kernel or source does not know is not in it.
+    (PROT_NONE, NUMA hints), `pmd_not_present` the part of that in PMD entries. `small` are pages
+    mapped by PTEs in whole aligned ranges of one PMD entry, `small_ranges` these ranges. `runs`
+    counts maximal runs of consecutive frames by the logarithm of their length in pages,
+    `run_pages` their pages. `properties` are those of mapped pages, by the names of PROPERTIES:
+    what this kernel or source does not know is not in it.
     """
 
     mapped: int = 0
     by_size: Mapping[int, int] = field(default_factory=dict)
     resident: int = 0
     pmd_mapped: int = 0
+    pmd_not_present: int = 0
     swap: int = 0
     not_present: int = 0
     huge_zero: int = 0
@@ -83,7 +85,7 @@ def usage_of(layout: Layout, sums: VmaSums, huge_zero: int = 0) -> Usage:
     page = layout.page_size
     by_size: Counter[int] = Counter()
     properties: Counter[str] = Counter()
-    mapped = resident = pmd_mapped = not_present = pmd_entries = swap = 0
+    mapped = resident = pmd_mapped = pmd_not_present = not_present = pmd_entries = swap = 0
     for level in layout.levels:
         found = sums.levels[level.name]
         if not found.states:
@@ -106,6 +108,7 @@ def usage_of(layout: Layout, sums: VmaSums, huge_zero: int = 0) -> Usage:
         if level.name == "pmd":
             counted -= huge_zero
             pmd_mapped = counted * level.span
+            pmd_not_present = (entries - found.states.get("leaf", 0)) * level.span
             pmd_entries = entries + sum(found.states.get(state, 0) for state in COUNTED)
         resident += counted * level.span
     return Usage(
@@ -113,6 +116,7 @@ def usage_of(layout: Layout, sums: VmaSums, huge_zero: int = 0) -> Usage:
         by_size=dict(by_size),
         resident=resident,
         pmd_mapped=pmd_mapped,
+        pmd_not_present=pmd_not_present,
         swap=swap,
         not_present=not_present,
         huge_zero=huge_zero * _span(layout, "pmd"),

@@ -28,6 +28,7 @@ PROPERTY_WORDS = {
     "executable": "executable",
     "special": "special",
 }
+LONGEST = 9_999_999  # pages: longer runs are given as powers of 2
 MORE_NAMES = 8  # how many findings and VMAs that changed are named
 
 
@@ -234,6 +235,8 @@ def run_line(
     """One line of the distribution of runs."""
     low, high = 1 << log, (2 << log) - 1
     length = str(low) if low == high else f"{low}-{high}"
+    if high > LONGEST:
+        length = f"2^{log} and more"
     share = pages[log] / all_pages
     line = f"{'':11}{length:>15} {runs[log]:>9} runs {short(pages[log] * page_size):>6}"
     return f"{line} {share:>6.1%}  {'#' * round(share * 20)}".rstrip()

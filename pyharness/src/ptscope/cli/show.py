@@ -11,7 +11,8 @@ import click
 
 from ptscope.cli.map_forms import Form, Json, Subject
 from ptscope.cli.numbers import parse_address, refuse_options
-from ptscope.errors import EXIT_DONE
+from ptscope.errors import EXIT_DONE, BadStream
+from ptscope.snapshot.container import damaged
 from ptscope.snapshot.facts import Header, Trailer
 from ptscope.snapshot.reader import Snapshot
 from ptscope.source.snapshot import SnapshotSource, SnapshotStream, check_dumped, name_of, pid_of
@@ -53,7 +54,10 @@ def _show_walks(snapshot: Snapshot, addresses: Sequence[int], as_json: bool) -> 
     who = Who(header.target.pid, header.target.comm, header.target.leader_exited)
     for position, raw in enumerate(source.walk(pid_of(snapshot), addresses)):
         names = [] if raw.vma is None else [name_of(snapshot, raw.vma)]
-        walk = interpret(raw, source, header.kernel, who, names, lambda pfn: None)
+        try:
+            walk = interpret(raw, source, header.kernel, who, names, lambda pfn: None)
+        except BadStream as error:
+            raise damaged(snapshot.name, error.cause) from None
         if as_json:
             click.echo(json.dumps({**walk.to_json(), "time": header.time}))
             continue
@@ -102,7 +106,12 @@ def _show_all(snapshot: Snapshot, as_json: bool) -> int:
             source="snapshot",
             kernel=header.kernel,
             layout=header.layout,
-            agreement=_with_counters(comparer.agreement(), header, trailer),
+            agreement=_with_counters(
+                comparer.agreement(),
+                header,
+                trailer,
+                comparer.sums.resident + reader.outside.resident,
+            ),
             counters=_counters(header),
             longest_lock_ns=trailer.totals.longest_lock_ns,
             frames_hidden=False,
@@ -139,15 +148,26 @@ def _counters(header: Header) -> Counters:
     )
 
 
-def _with_counters(agreement: Agreement, header: Header, trailer: Trailer) -> Agreement:
-    """The agreement with what it says of VmPTE, which was read before and after the dump."""
-    before, after = (facts.memory.status.get("VmPTE") for facts in (header, trailer))
-    whole_half = header.ranges == ((0, header.layout.user_last),)
-    if before is None or after is None or not whole_half:
+def _with_counters(
+    agreement: Agreement, header: Header, trailer: Trailer, resident: int
+) -> Agreement:
+    """The agreement with verdicts on what was counted before and after the dump.
+
+    statm may be imprecise by an amount that depends on the machine of then, so of that only
+    equality is a verdict.
+    """
+    before, after = header.memory, trailer.memory
+    if header.ranges != ((0, header.layout.user_last),):
         return agreement
-    expected = agreement.page_tables.expected
-    if expected in (before * 1024, after * 1024):
-        verdict = "equal"
-    else:
-        verdict = "differs" if before == after else "changed"
-    return replace(agreement, verdicts={**agreement.verdicts, "VmPTE": verdict})
+    verdicts = dict(agreement.verdicts)
+    tables = [memory.status.get("VmPTE") for memory in (before, after)]
+    if None not in tables:
+        expected = agreement.page_tables.expected
+        if any(expected == 1024 * (kib or 0) for kib in tables):
+            verdicts["VmPTE"] = "equal"
+        else:
+            verdicts["VmPTE"] = "differs" if tables[0] == tables[1] else "changed"
+    counted = [memory.statm.get("resident") for memory in (before, after)]
+    if resident // header.layout.page_size in counted:
+        verdicts["statm"] = "equal"
+    return replace(agreement, verdicts=verdicts)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import click
 
 from ptscope.diff.events import Tables
-from ptscope.diff.merge import Raw
+from ptscope.diff.merge import Change, Raw
 from ptscope.diff.report import Area, Page, Range, Totals
 from ptscope.diff.sides import Sides
 from ptscope.diff.words import words
@@ -53,8 +54,13 @@ def range_line(item: Range, page: int) -> str:
     """One range of equal change."""
     pages = (item.end - item.start) // page
     where = f"  {item.start:#x}-{item.end:#x} {pages:>7} "
-    first, *more = wrapped(", ".join(words(item.change)), len(where))
-    return "\n".join([where + first, *(" " * len(where) + line for line in more)])
+    return where + _beside(item.change, len(where))
+
+
+@lru_cache(maxsize=1024)
+def _beside(change: Change, used: int) -> str:
+    """The words for a change, wrapped beside so many columns."""
+    return ("\n" + " " * used).join(wrapped(", ".join(words(change)), used))
 
 
 def page_lines(item: Page) -> Iterator[str]:

@@ -512,6 +512,18 @@ def test_notes(tmp_path: Path) -> None:
         assert Sides.of(a, b).notes == ()
 
 
+def test_holes_cost_nothing() -> None:
+    """A hundred pages, spread over all addresses: as many pieces as pages, no more."""
+    old, new = Space(s.FIVE), Space(s.FIVE)
+    for number in range(100):
+        old.put(number * (1 << 49) + number * PAGE, leaf(number))
+        new.put(number * (1 << 49) + number * PAGE, leaf(number, LEAF ^ WRITE))
+    with opened(snapshot(old)) as a, opened(snapshot(new)) as b:
+        pieces = list(merge(SnapshotStream(a), SnapshotStream(b), Tables({}), Tables({}), True))
+    assert len(pieces) == 100
+    assert all(piece.end - piece.start == PAGE for piece in pieces)
+
+
 def test_many_changes_need_no_more_room_than_few() -> None:
     """More runs than one call of the C side has room for."""
     old, new = Space(s.FIVE), Space(s.FIVE)

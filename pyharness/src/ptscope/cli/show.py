@@ -38,7 +38,7 @@ def show(file: str, addresses: Sequence[str], as_json: bool) -> int:
     Nothing of this machine is looked at: the layout is in the file. Walks are printed as `ptscope
     walk` does, without what frames are used for, which is not in a snapshot.
     """
-    refuse_options(addresses)
+    refuse_options([*addresses, *([] if file == "-" else [file])])
     wanted = [parse_address(address) for address in addresses]
     with Snapshot.open(file) as snapshot:
         if wanted:

@@ -233,7 +233,7 @@ def test_show_sums_up_what_the_kernel_counted(puppet: Puppet, tmp_path: Path) ->
     dump(puppet.pid, path)
     result = command.ptscope("show", path)
     assert result.status == 0, result.err
-    assert "PUDs to PTEs are VmPTE exactly" in result.out
+    assert "PUDs to PTEs are VmPTE exactly" in " ".join(result.out.split())
     answer = command.ptscope("show", path, "--json").json
     assert answer["snapshot"]["target"]["pid"] == puppet.pid
     assert answer["compared"]["vmpte"] == "equal"

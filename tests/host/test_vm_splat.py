@@ -3,9 +3,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import vmpath  # noqa: F401
 from vm import splat
+from vm.accel import Accel
+from vm.arches import ARCHES
+from vm.errors import Splat
+from vm.guest import Guest
+from vm.qemu import Machine
+from vm.variants import VARIANTS
 
 BOOT = """\
 [    0.000000] Linux version 6.1.0-57-amd64 (gcc-12) #1 SMP PREEMPT_DYNAMIC Debian 6.1.192-3
@@ -185,6 +193,38 @@ def test_the_lack_of_a_wanted_report_is_a_failure() -> None:
     assert splat.judge(BOOT + FREED, (r"Read of size 8",)).missing == (r"Read of size 8",)
 
 
+def machine_in(folder: Path) -> Machine:
+    """A machine that is never started; its console's log is in ``folder``."""
+    console = folder / "console.log"
+    return Machine(
+        ARCHES["amd64"], VARIANTS["5-level"], Accel("tcg", ""), folder, "6.12", folder, console)
+
+
+def judged(folder: Path, log: str, expected: tuple[str, ...]) -> str:
+    """What a guest that left this log is said to have done wrong, "" for nothing."""
+    machine = machine_in(folder)
+    machine.log.write_text(log)
+    guest = Guest(machine, expected=expected)
+    try:
+        guest.check()
+        guest.check_all_said()
+    except Splat as error:
+        return error.cause
+    return ""
+
+
+def test_a_guest_s_run_fails_by_what_its_kernel_says_and_by_what_it_does_not(
+    tmp_path: Path,
+) -> None:
+    assert judged(tmp_path, BOOT, ()) == ""
+    assert "possible circular" in judged(tmp_path, BOOT + CIRCULAR, ())
+    assert "slab-use-after-free" in judged(tmp_path, BOOT + CIRCULAR + FREED, WANTED[:1])
+    assert judged(tmp_path, BOOT + CIRCULAR + FREED, WANTED) == ""
+    missing = judged(tmp_path, BOOT + CIRCULAR, WANTED)
+    assert "did not report" in missing
+    assert WANTED[1] in missing
+
+
 def test_why_a_module_was_refused() -> None:
     assert [line.split("] ")[1].split()[0] for line in splat.about_module(BOOT)] == ["ptscope:"] * 3
     lockdown = (
@@ -197,3 +237,49 @@ def test_why_a_module_was_refused() -> None:
     assert splat.about_module(f"{lockdown}\n{refusal}\n") == [refusal]
     many = "\n".join(f"line {number}" for number in range(20))
     assert splat.about_module(many) == [f"line {number}" for number in range(12, 20)]
+
+KASAN_AT_BOOT = """\
+[    0.005523] ==================================================================
+[    0.005523] BUG: KASAN: wild-memory-access in do_raw_spin_lock+0x10b/0x250
+[    0.005523] Write of size 4 at addr ff1100010005a8a8 by task swapper/0/0
+[    0.005523]  asm_common_interrupt+0x26/0x40
+[    0.005523] RIP: 0010:memset+0x0/0x20
+[    0.005523]  identify_cpu+0x269/0x1d40
+[    0.005523]  arch_cpu_finalize_init+0x25/0x390
+[    0.005523]  </TASK>
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "known"),
+    [
+        (BOOT + KASAN_AT_BOOT, True),
+        (BOOT, False),
+        # The same report from elsewhere is a finding, and so is another report from there.
+        (KASAN_AT_BOOT.replace("identify_cpu", "walk_table"), False),
+        (KASAN_AT_BOOT.replace("wild-memory-access", "slab-use-after-free"), False),
+    ],
+)
+def test_a_mistake_of_the_kernel_at_boot_is_known(log: str, known: bool) -> None:
+    assert (splat.known_at_boot(log) is not None) is known
+
+
+@pytest.mark.parametrize(("spoiled", "boots"), [(0, 1), (1, 2), (2, 3), (9, 3)])
+def test_a_spoiled_guest_is_booted_again_a_few_times(
+    spoiled: int, boots: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After the last boot its report counts as any other."""
+    booted: list[str] = []
+
+    def boot(guest: Guest) -> None:
+        booted.append(KASAN_AT_BOOT if len(booted) < spoiled else BOOT)
+
+    monkeypatch.setattr(Guest, "_boot", boot)
+    monkeypatch.setattr(Guest, "log", lambda guest: booted[-1])
+    with Guest(machine_in(tmp_path)) as guest:
+        assert len(booted) == boots
+        if spoiled >= boots:
+            with pytest.raises(Splat, match="wild-memory-access"):
+                guest.check()
+        else:
+            guest.check()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`ptscope check`: invariants of page tables, against everything else the kernel says."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import click
+
+from ptscope.check.invariants import INVARIANTS, NAMES, Invariant, chosen
+from ptscope.cli import say
+from ptscope.cli.numbers import parse_target, refuse_options
+from ptscope.errors import EXIT_DONE, EXIT_FOUND, PtscopeError, UsageError
+from ptscope.target.process import Pid
+
+# Seconds before progress is shown, and between two lines of it.
+PATIENCE = 2.0
+PERIOD = 0.2
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("targets", metavar="[PID|self|kernel]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every process that may be walked.")
+@click.option("--list", "listing", is_flag=True, help="The invariants, and why they must hold.")
+@click.option("--only", metavar="NAME", multiple=True, help="This invariant; may be repeated.")
+@click.option("--skip", metavar="NAME", multiple=True, help="All but this; may be repeated.")
+@click.option(
+    "--source",
+    "source_name",
+    type=click.Choice(("auto", "module", "pagemap")),
+    default="auto",
+    show_default=True,
+    help="Check the tables through the module, or what /proc shows without it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def check(
+    targets: Sequence[str],
+    everything: bool,
+    listing: bool,
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    source_name: str,
+    as_json: bool,
+) -> int:
+    """Check invariants of the page tables of processes, or of the kernel half.
+
+    What changes while it is looked at is read again, and counted as changed where it never
+    holds still: that is no finding. Exit status 1 means findings.
+    """
+    refuse_options(targets)
+    wanted = chosen(only, skip)
+    if listing:
+        show_list([row for row in INVARIANTS if row.name in wanted], as_json)
+        return EXIT_DONE
+    pids = [parse_target(target) for target in targets]
+    if everything == bool(pids):
+        raise UsageError(
+            "--all checks every process: give no PID with it" if pids else "nothing to check",
+            "give PIDs, `self`, `kernel`, or --all",
+        )
+    return run(pids, everything, wanted, source_name, as_json)
+
+
+def show_list(invariants: Sequence[Invariant], as_json: bool) -> None:
+    """Print the table of invariants."""
+    from ptscope.views.check import render_list
+
+    if as_json:
+        click.echo(json.dumps([row.to_json() for row in invariants], indent=1))
+    else:
+        click.echo(render_list(invariants))
+
+
+def run(
+    pids: Sequence[Pid], everything: bool, wanted: frozenset[str], source_name: str, as_json: bool
+) -> int:
+    """Check, print, and give the exit status."""
+    from ptscope.check.plan import plan
+    from ptscope.check.run import check_all, check_named
+    from ptscope.views.check import render_checked, render_end
+
+    halves = {"kernel"} & set(pids) | ({"user"} if everything or set(pids) - {"kernel"} else set())
+    planned = plan(source_name, wanted, halves)
+    if planned.instead_of_module is not None:
+        explain_fallback(planned.instead_of_module)
+    checks, report = planned.checks, planned.report
+    steps = check_all(checks, report) if everything else check_named(checks, report, pids)
+    shown = 0
+    for _ in with_progress(steps, lambda: f"{len(report.checked)} processes checked"):
+        if not as_json:
+            shown = show_new(report.checked, shown, render_checked)
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        show_new(report.checked, shown, render_checked)
+        click.echo(render_end(report))
+    return EXIT_FOUND if report.findings else EXIT_DONE
+
+
+def show_new(checked: Sequence[object], shown: int, render: object) -> int:
+    """Print the findings of targets that were not shown yet; how many are now."""
+    assert callable(render)
+    for row in checked[shown:]:
+        text = render(row)
+        if text:
+            click.echo(text)
+    return len(checked)
+
+
+def explain_fallback(reason: PtscopeError) -> None:
+    """Say on stderr that only some invariants can be checked, and what would change it."""
+    say(f"only what /proc shows can be checked: {reason.cause}", reason.remedy)
+
+
+def with_progress(steps: Iterator[None], text: object) -> Iterator[None]:
+    """Go through `steps`, with a line on stderr that says how far it is, when that takes long."""
+    assert callable(text)
+    began = last = time.monotonic()
+    width = 0
+    on_terminal = sys.stderr.isatty()
+    for step in steps:
+        now = time.monotonic()
+        if on_terminal and now - began > PATIENCE and now - last > PERIOD:
+            line = text()
+            click.echo(f"\r{line:<{width}}", nl=False, err=True)
+            width, last = len(line), now
+        yield step
+    if width:
+        click.echo(f"\r{'':<{width}}\r", nl=False, err=True)
+
+
+__all__ = ["NAMES", "check"]

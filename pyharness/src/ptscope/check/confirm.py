@@ -167,9 +167,7 @@ class Confirmer:
         now = self._violations(sorted({name[0] for name in wanted}))
         return {name: now.get(name[0], {}).get(name[1:], Seen(None, None)) for name in wanted}
 
-    def _violations(
-        self, addresses: Sequence[int]
-    ) -> dict[int, dict[tuple[str, str], Seen]]:
+    def _violations(self, addresses: Sequence[int]) -> dict[int, dict[tuple[str, str], Seen]]:
         """What each address breaks now, by invariant and level."""
         out: dict[int, dict[tuple[str, str], Seen]] = {}
         for chain in self._chains(addresses):
@@ -257,13 +255,12 @@ class Confirmer:
                 one, two, theirs = before.get(start), after.get(start), smaps.get(start)
                 if one is None or two is None or theirs is None:
                     out[name] = None
-                elif one.key != two.key or (one.end, theirs.end) != (end, end):
+                    continue
+                if one.key != two.key or (one.end, theirs.end) != (end, end):
                     out[name] = None
                 else:
                     found = [
-                        row
-                        for row in of_vma(counting, one, theirs)
-                        if row.invariant == invariant
+                        row for row in of_vma(counting, one, theirs) if row.invariant == invariant
                     ]
                     key = (one.key, tuple(row.witness for row in found))
                     out[name] = Seen(key, found[0] if found else None)

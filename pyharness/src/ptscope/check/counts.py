@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ptscope.check.scan import PMD, PTE, Area, Scan
 from ptscope.check.witness import SmapsVma, Status
@@ -96,9 +97,7 @@ class Counting:
         names = {level.number: level.name for level in self.layout.levels}
         # A table entry's own level is one above that of the table it leads to.
         counted = [
-            above
-            for above, below in zip(walked, walked[1:], strict=False)
-            if names[below] in ("pud", "pmd", "pte")
+            above for above, below in pairwise(walked) if names[below] in ("pud", "pmd", "pte")
         ]
         tables = sum(area.count(level, "table") for area in scan.all_areas for level in counted)
         return (tables + sum(self.reserve(area) for area in scan.areas)) * self.layout.page_size
@@ -144,9 +143,7 @@ def of_vma(counting: Counting, area: Area, smaps: SmapsVma) -> Iterator[Disagree
             yield Disagreement(invariant, area, ours, theirs, what, " + ".join(figures))
     swapped = counting.swapped(area)
     swap = smaps["Swap"]
-    if not counting.has(area, "pfnmap") and (
-        swapped > swap or (swapped < swap and not area.inode)
-    ):
+    if not counting.has(area, "pfnmap") and (swapped > swap or (swapped < swap and not area.inode)):
         yield Disagreement("swapped", area, swapped, swap, "swapped out", "Swap")
 
 
@@ -193,5 +190,3 @@ def of_process(counting: Counting, scan: Scan, status: Status) -> Iterator[Disag
 def _release(text: str) -> tuple[int, int]:
     match = re.match(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (99, 0)
-
-

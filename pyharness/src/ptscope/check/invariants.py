@@ -113,8 +113,8 @@ INVARIANTS = (
         "reserved-bits",
         "both",
         "no entry is in a form that the hardware or the kernel cannot mean",
-        "reserved bits that are set fault (x86), so no pXd_mk*() sets them; neither does any make a "
-        "non-present entry that is not PROT_NONE, mid-split or a swap entry",
+        "reserved bits that are set fault (x86), so no pXd_mk*() sets them; neither does any make "
+        "a non-present entry that is not PROT_NONE, mid-split or a swap entry",
         "Intel SDM 3, 4.7; Arm ARM D8.3; RISC-V privileged, Sv39; arch/*/include/asm/pgtable*.h",
     ),
     Invariant(
@@ -231,8 +231,8 @@ INVARIANTS = (
         "each entry that is set or cleared counts up or down; the same pages as Rss",
         "include/linux/mm.h: get_mm_counter(), fs/proc/task_mmu.c: task_mem(), task_statm()",
         witness="/proc/PID/status, /proc/PID/statm",
-        bound="the kernel counts in batches: up to 6.1 each thread keeps back up to 64 events, from "
-        "6.2 each CPU up to max(32, 2 * CPUs) of each of the counters; smaps is exact",
+        bound="the kernel counts in batches: up to 6.1 each thread keeps back up to 64 events, "
+        "from 6.2 each CPU up to max(32, 2 * CPUs) of each of the counters; smaps is exact",
     ),
     Invariant(
         "hugetlb-counter",
@@ -247,8 +247,8 @@ INVARIANTS = (
         "table-count",
         "user",
         "tables of PTEs, PMDs and PUDs, and one in reserve for each anonymous huge page, are VmPTE",
-        "mm_inc_nr_ptes() and its like count each table that is linked; root and P4D tables are not "
-        "counted; pgtable_trans_huge_deposit() keeps a PTE table for the day of the split",
+        "mm_inc_nr_ptes() and its like count each table that is linked; root and P4D tables are "
+        "not counted; pgtable_trans_huge_deposit() keeps a PTE table for the day of the split",
         "include/linux/mm.h: mm_pgtables_bytes(), mm/huge_memory.c: set_huge_zero_page()",
         witness="/proc/PID/status",
     ),

@@ -92,8 +92,7 @@ class Chain:
     def as_walk(self) -> Walk:
         """What `compare.expected` takes."""
         steps = tuple(
-            Step(decoded.level, False, entry.index, entry, decoded)
-            for entry, decoded in self.pairs
+            Step(decoded.level, False, entry.index, entry, decoded) for entry, decoded in self.pairs
         )
         return Walk(
             pid=None, comm=None, leader_exited=False, address=self.raw.address, source="module",
@@ -197,9 +196,7 @@ class Judge:
     def _violation(
         chain: Chain, invariant: str, entry: RawEntry, decoded: Entry, ours: str, theirs: str
     ) -> Violation:
-        return Violation(
-            invariant, entry.address, decoded.level, entry, decoded, ours, theirs
-        )
+        return Violation(invariant, entry.address, decoded.level, entry, decoded, ours, theirs)
 
 
 def against_pagemap(chain: Chain, page: Page) -> Violation | None:
@@ -232,9 +229,7 @@ def broken_group(layout: Layout, level: str, chains: Sequence[Chain]) -> Violati
     ]
     for group in rules.groups:
         marked = [
-            pair is not None
-            and pair[1].state in MAPPED
-            and group.row.fits(pair[1].raw)
+            pair is not None and pair[1].state in MAPPED and group.row.fits(pair[1].raw)
             for pair in entries
         ]
         if not any(marked):

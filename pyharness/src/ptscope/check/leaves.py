@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The invariants that can be checked without the module: sums of pagemap against smaps and status.
 
-pagemap shows no tables, and of a leaf only where its page is. It does not tell a page under migration
-from a swapped one, nor special pages from others, so sums have bounds that are wider than those
-of entries.
+pagemap shows no tables, and of a leaf only where its page is. It does not tell a page under
+migration from a swapped one, nor special pages from others, so sums have bounds that are wider than
+those of entries.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LeafChecker:
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._words = ffi.new("unsigned long long[]", ROOM)
         self._buffer = memoryview(ffi.buffer(self._words)).cast("B")
-        known = self.ranges.known if self._frames else ()
+        known = self.ranges.known if self.ranges is not None and self._frames else ()
         self._ranges = ffi.new("struct ptscope_range[]", [(row.first, row.last) for row in known])
         self._range_count = len(known)
 
@@ -128,7 +128,9 @@ class LeafChecker:
             out.entries += leaves.present + leaves.swapped
             if leaves.outside:
                 self._settle(
-                    out, "frames-known", lambda vma=vma: self._outside(fd, vma, out)  # type: ignore[misc]
+                    out,
+                    "frames-known",
+                    lambda vma=vma: self._outside(fd, vma, out),  # type: ignore[misc]
                 )
         if not self.wanted & {"resident", "hugetlb", "swapped"}:
             return
@@ -215,13 +217,9 @@ class LeafChecker:
                     f"{low >> 10} to {high >> 10} KiB by pagemap", f"{figure >> 10} KiB", name,
                 )  # fmt: skip
 
-    def _size(
-        self, target: Target, out: Checked
-    ) -> tuple[object, Finding | None] | None:
+    def _size(self, target: Target, out: Checked) -> tuple[object, Finding | None] | None:
         def size() -> int:
-            return sum(
-                vma.end - vma.start for vma in read_maps(target.proc) if vma.end <= 1 << 63
-            )
+            return sum(vma.end - vma.start for vma in read_maps(target.proc) if vma.end <= 1 << 63)
 
         before = size()
         status: Status = read_status(target.proc)
@@ -235,9 +233,7 @@ class LeafChecker:
             )  # fmt: skip
         return (before, status.vm_size), finding
 
-    def _outside(
-        self, fd: int, vma: Vma, out: Checked
-    ) -> tuple[object, Finding | None] | None:
+    def _outside(self, fd: int, vma: Vma, out: Checked) -> tuple[object, Finding | None] | None:
         leaves = self._leaves(fd, vma)
         if not leaves.outside:
             return leaves, None

@@ -30,7 +30,7 @@ from ptscope.check.witness import (
     read_status,
     zero_page_frame,
 )
-from ptscope.compare import _pagemap_has_uffd_wp
+from ptscope.compare import pagemap_has_uffd_wp
 from ptscope.raw.pagemap import Page
 from ptscope.source.base import RawWalk
 from ptscope.source.module import ModuleSource
@@ -213,7 +213,7 @@ class Checker:
             self.machine,
             self.ranges if self.wanted & {"frames-known", "tables-in-ram"} else None,
             self.huge_zero,
-            _pagemap_has_uffd_wp(self.source.layout.release),
+            pagemap_has_uffd_wp(self.source.layout.release),
         )
         self._judge = Judge(self.machine, self.ranges)
 
@@ -308,7 +308,7 @@ class Checker:
 MOST_TABLES = 64
 
 
-class _opened(AbstractContextManager["_opened"]):  # noqa: N801
+class _opened(AbstractContextManager["_opened"]):
     """A pagemap file for single pages and one for many, of the same address space."""
 
     def __init__(self, proc: Path, hidden: bool) -> None:

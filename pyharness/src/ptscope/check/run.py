@@ -106,7 +106,9 @@ class Report:
             "layout": self.layout,
             "kernel": self.kernel,
             "invariants": [row.name for row in self.invariants],
-            "unchecked": [{"invariant": row.invariant.name, "why": row.why} for row in self.unchecked],
+            "unchecked": [
+                {"invariant": row.invariant.name, "why": row.why} for row in self.unchecked
+            ],
             "processes": [row.to_json() for row in self.checked],
             "skipped": [{"pid": row.pid, "why": row.why} for row in self.skipped],
             "kernel_threads": self.kernel_threads,

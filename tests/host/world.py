@@ -184,6 +184,8 @@ class World:
             )
             lines.append(f"{vma.start:08x}-{vma.end:08x} {letters}p 00000000 00:00 {vma.inode}")
             lines += [f"{name}: {size >> 10:8} kB" for name, size in vma.figures.items()]
+            words = "ht " * vma.hugetlb + "pf " * bool(vma.flags & self.flag("pfnmap"))
+            lines.append(f"VmFlags: {words}")
         (self.directory / "smaps").write_text("".join(f"{line}\n" for line in lines))
         text = "".join(f"{name}:\t{size >> 10:8} kB\n" for name, size in self.status.items())
         (self.directory / "status").write_text(f"Name:\t{self.comm}\n{text}Threads:\t1\n")

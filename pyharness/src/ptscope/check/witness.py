@@ -59,11 +59,13 @@ def parse_smaps(lines: Iterable[str]) -> dict[int, SmapsVma]:
     figures: dict[str, int] = {}
     start = 0
     for line in lines:
-        name, colon, rest = line.partition(":")
-        if colon and rest.endswith(" kB\n"):
-            figures[name] = int(rest[:-4]) * KIB
-        elif name == "VmFlags":
-            vmas[start] = replace(vmas[start], flags=frozenset(rest.split()))
+        # The line of a VMA begins with its address, whatever its file is called.
+        if line[:1].isupper():
+            name, _, rest = line.partition(":")
+            if rest.endswith(" kB\n"):
+                figures[name] = int(rest[:-4]) * KIB
+            elif name == "VmFlags":
+                vmas[start] = replace(vmas[start], flags=frozenset(rest.split()))
         elif match := _VMA_LINE.match(line):
             figures = {}
             start = int(match[1], 16)

@@ -163,7 +163,7 @@ def test_iomem() -> None:
     ranges = parse_iomem(text)
     assert ranges is not None
     assert ranges.known == (
-        Range(0, 0x9FBFF), Range(0x100000, 0x3FFFFFFF), Range(0xFE000000, 0xFEFFFFFF),
+        Range(0, 0x9FFFF), Range(0x100000, 0x3FFFFFFF), Range(0xFE000000, 0xFEFFFFFF),
         Range(0x100000000, 0x13FFFFFFF),
     )  # fmt: skip
     assert ranges.ram == (

@@ -132,16 +132,18 @@ def parse_iomem(text: str) -> Ranges | None:
     """The ranges of /proc/iomem; None where the kernel hides addresses (all are 0 then)."""
     known: list[Range] = []
     ram: list[Range] = []
+    page = mmap.PAGESIZE
     for line in text.splitlines():
         span, separator, name = line.strip().partition(" : ")
         first, dash, last = span.partition("-")
         if not separator or not dash:
             continue
         found = Range(int(first, 16), int(last, 16))
-        known.append(found)
+        # The registers of a device may take less than a page, and are mapped by a page.
+        known.append(Range(found.first & -page, found.last | page - 1))
         if name.startswith(_RAM):
             ram.append(found)
-    if not any(row.last for row in known):
+    if not any(row.first for row in known):
         return None
     return Ranges(joined(known), joined(ram))
 

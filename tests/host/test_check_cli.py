@@ -15,7 +15,6 @@ from ptscope.check.witness import (
     Range,
     memory_nodes,
     parse_iomem,
-    parse_smaps,
     read_status,
     within,
 )
@@ -172,21 +171,6 @@ def test_iomem() -> None:
     assert within(ranges.ram, 0x1000, 0x1FFF)
     assert not within(ranges.ram, 0x9F000, 0xA0FFF)
     assert parse_iomem("00000000-00000000 : System RAM\n00000000-00000000 : PCI Bus\n") is None
-
-
-def test_smaps() -> None:
-    text = (
-        "00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/a: 4 kB\n"
-        "Size:                328 kB\nRss:                 296 kB\nVmFlags: rd ex mr mw me \n"
-        "7fff0000-7fff1000 rw-p 00000000 00:00 0 [stack]\nRss: 4 kB\nSwap: 8 kB\nVmFlags: rd gd\n"
-    )
-    vmas = parse_smaps(line + "\n" for line in text.splitlines())
-    assert [(vma.start, vma.end) for vma in vmas.values()] == [
-        (0x400000, 0x452000), (0x7FFF0000, 0x7FFF1000),
-    ]  # fmt: skip
-    assert (vmas[0x400000]["Rss"], vmas[0x7FFF0000]["Swap"]) == (296 << 10, 8 << 10)
-    assert vmas[0x400000]["Swap"] == 0
-    assert "ex" in vmas[0x400000].flags
 
 
 def test_status_of_this_process() -> None:

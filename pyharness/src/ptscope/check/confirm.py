@@ -30,9 +30,10 @@ from ptscope.check.judge import (
     group_of,
 )
 from ptscope.check.scan import Area, Placed, Scan
-from ptscope.check.witness import SmapsVma, Status
+from ptscope.check.witness import Status
 from ptscope.raw.pagemap import Page
 from ptscope.source.base import RawWalk
+from ptscope.target.smaps import SmapsVma
 
 TRIES = 10
 AGREEING = 3
@@ -256,7 +257,7 @@ class Confirmer:
                 if one is None or two is None or theirs is None:
                     out[name] = None
                     continue
-                if one.key != two.key or (one.end, theirs.end) != (end, end):
+                if one.key != two.key or (one.end, theirs.vma.end) != (end, end):
                     out[name] = None
                 else:
                     found = [

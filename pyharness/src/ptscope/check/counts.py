@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ptscope.check.scan import PMD, PTE, Area, Scan
-from ptscope.check.witness import SmapsVma, Status
+from ptscope.check.witness import Status
 from ptscope.decode.layout import Layout
 from ptscope.decode.table import MAPPED
+from ptscope.target.smaps import PMD_FIELDS, SmapsVma
 
 # What smaps counts although the entry is not present: pages under migration keep their place.
 _ON_THE_WAY = "migration"
@@ -128,21 +129,20 @@ class Counting:
 def of_vma(counting: Counting, area: Area, smaps: SmapsVma) -> Iterator[Disagreement]:
     """Where smaps and the entries of one VMA disagree."""
     least, most = counting.resident(area)
-    rss = smaps["Rss"]
+    rss = smaps.get("Rss")
     if not least <= rss <= most:
         yield Disagreement("resident", area, least, rss, "resident", "Rss")
-    names = ("AnonHugePages", "ShmemPmdMapped", "FilePmdMapped")
     pairs = [
-        ("huge", counting.huge(area), names, "in huge pages"),
+        ("huge", counting.huge(area), PMD_FIELDS, "in huge pages"),
         ("hugetlb", counting.hugetlb(area), ("Shared_Hugetlb", "Private_Hugetlb"), "in hugetlb"),
     ]
     for invariant, ours, figures, what in pairs:
-        theirs = sum(smaps[name] for name in figures)
+        theirs = smaps.get(*figures)
         unsure = area.at_all_levels(*_UNSURE)
         if ours != theirs and not (invariant == "hugetlb" and unsure):
             yield Disagreement(invariant, area, ours, theirs, what, " + ".join(figures))
     swapped = counting.swapped(area)
-    swap = smaps["Swap"]
+    swap = smaps.get("Swap")
     if not counting.has(area, "pfnmap") and (swapped > swap or (swapped < swap and not area.inode)):
         yield Disagreement("swapped", area, swapped, swap, "swapped out", "Swap")
 

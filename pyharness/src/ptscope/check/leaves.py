@@ -20,16 +20,16 @@ from ptscope.check.invariants import Invariant
 from ptscope.check.process import Checked, Finding, HugeZeroPage, Target
 from ptscope.check.witness import (
     Ranges,
-    SmapsVma,
     Status,
     read_iomem,
-    read_smaps,
     read_status,
+    smaps_of,
     zero_page_frame,
 )
 from ptscope.errors import Unsupported
 from ptscope.raw.pagemap import PAGEMAP_ENTRY
 from ptscope.source.pagemap import PagemapFile
+from ptscope.target.smaps import SmapsVma
 from ptscope.target.vma import Vma, read_maps
 
 LEAF_INVARIANTS = ("frames-known", "vm-size", "resident", "hugetlb", "swapped")
@@ -134,12 +134,12 @@ class LeafChecker:
                 )
         if not self.wanted & {"resident", "hugetlb", "swapped"}:
             return
-        smaps = read_smaps(target.proc)
+        smaps = smaps_of(target.proc)
         for vma in vmas:
             theirs = smaps.get(vma.start)
             if vma.start not in seen:
                 continue
-            if theirs is None or theirs.end != vma.end:
+            if theirs is None or theirs.vma.end != vma.end:
                 out.changed["resident"] += 1
                 continue
             for invariant in {
@@ -181,10 +181,10 @@ class LeafChecker:
         self, out: Checked, target: Target, fd: int, vma: Vma, invariant: str
     ) -> tuple[object, Finding | None] | None:
         before = self._leaves(fd, vma)
-        smaps: Mapping[int, SmapsVma] = read_smaps(target.proc)
+        smaps: Mapping[int, SmapsVma] = smaps_of(target.proc)
         after = self._leaves(fd, vma)
         theirs = smaps.get(vma.start)
-        if before != after or theirs is None or theirs.end != vma.end:
+        if before != after or theirs is None or theirs.vma.end != vma.end:
             return None
         found = [
             row for row in self._sums(out, vma, before, theirs, fd) if row.invariant == invariant
@@ -201,15 +201,15 @@ class LeafChecker:
         most = least + leaves.swapped
         rows: list[tuple[str, int, int, int, str]] = []
         if hugetlb:
-            both = theirs["Shared_Hugetlb"] + theirs["Private_Hugetlb"]
+            both = theirs.get("Shared_Hugetlb", "Private_Hugetlb")
             # pagemap shows of hugetlb only what is present.
             rows.append(("hugetlb", leaves.present * page, 1 << 64, both, "Hugetlb"))
         elif "mm" not in theirs.flags and "pf" not in theirs.flags and self.zero_pfn is not None:
-            if theirs["Rss"] < least * page:
+            if theirs.get("Rss") < least * page:
                 least -= self._huge_zero_pages(fd, vma)
-            rows.append(("resident", least * page, most * page, theirs["Rss"], "Rss"))
+            rows.append(("resident", least * page, most * page, theirs.get("Rss"), "Rss"))
         if not vma.inode and not hugetlb:
-            rows.append(("swapped", 0, leaves.swapped * page, theirs["Swap"], "Swap"))
+            rows.append(("swapped", 0, leaves.swapped * page, theirs.get("Swap"), "Swap"))
         for invariant, low, high, figure, name in rows:
             if invariant in self.wanted and not low <= figure <= high:
                 yield Finding(

@@ -22,12 +22,11 @@ from ptscope.check.rules import Machine
 from ptscope.check.scan import Area, PagemapReader, Scan, Scanner
 from ptscope.check.witness import (
     Ranges,
-    SmapsVma,
     Status,
     memory_nodes,
     read_iomem,
-    read_smaps,
     read_status,
+    smaps_of,
     zero_page_frame,
 )
 from ptscope.compare import pagemap_has_uffd_wp
@@ -38,6 +37,7 @@ from ptscope.source.pagemap import PagemapFile
 from ptscope.source.stream import open_stream
 from ptscope.target.frame import BITS, Frame
 from ptscope.target.process import Pid
+from ptscope.target.smaps import SmapsVma
 
 _GROUP: int = lib.PTSCOPE_WHY_GROUP
 # Witnesses that a target without a directory in /proc lacks: the kernel half.
@@ -186,7 +186,7 @@ class Live:
     def smaps(self) -> Mapping[int, SmapsVma]:
         """See `confirm.Readings`."""
         assert self._target is not None
-        return read_smaps(self._target.proc)
+        return smaps_of(self._target.proc)
 
     def status(self) -> Status:
         """See `confirm.Readings`."""
@@ -276,7 +276,7 @@ class Checker:
             vmas: list[tuple[Area, str]] = []
             for area in scan.areas:
                 theirs = smaps.get(area.start)
-                if theirs is None or theirs.end != area.end:
+                if theirs is None or theirs.vma.end != area.end:
                     vmas += [(area, name) for name in _SUMS_OF_VMAS if name in self.wanted][:1]
                     continue
                 vmas += [

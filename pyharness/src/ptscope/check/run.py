@@ -17,7 +17,6 @@ from ptscope.errors import (
     KernelThread,
     NoSuchProcess,
     NotPermitted,
-    PtscopeError,
 )
 from ptscope.target.process import Pid, find, find_self
 
@@ -133,10 +132,10 @@ def processes(proc: Path = PROC) -> list[int]:
     return sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
 
 
-def check_named(checks: Checks, report: Report, pids: Sequence[Pid]) -> Iterator[None]:
-    """Check the targets that were asked for; yields before each. Raises for one that cannot be."""
+def check_named(checks: Checks, report: Report, pids: Sequence[Pid]) -> Iterator[Pid]:
+    """Check the targets that were asked for; yields each before. Raises for one that cannot be."""
     for pid in pids:
-        yield
+        yield pid
         if pid == "kernel":
             report.checked.append(checks.check_kernel())
         else:
@@ -148,10 +147,10 @@ def check_all(
     report: Report,
     pids: Sequence[int] | None = None,
     find_process: Callable[[int], Target] = find,
-) -> Iterator[None]:
-    """Check every process that may be, and note those that may not; yields before each."""
+) -> Iterator[Pid]:
+    """Check every process that may be, and note those that may not; yields each before."""
     for pid in processes() if pids is None else pids:
-        yield
+        yield pid
         try:
             report.checked.append(checks.check(find_process(pid)))
         except KernelThread:
@@ -160,8 +159,3 @@ def check_all(
             report.skipped.append(Skipped(pid, error.cause))
         except NotPermitted as error:
             report.skipped.append(Skipped(pid, error.cause))
-
-
-def reason_of(error: PtscopeError) -> str:
-    """Why the module was not used, as a reason for what was not checked."""
-    return f"it needs the module: {error.cause}"

@@ -5,36 +5,21 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ptscope.source.pagemap import PagemapFile
-from ptscope.target.access import cannot_read
+from ptscope.target.access import cannot_read, mm_gone
+from ptscope.target.smaps import SmapsVma, read_smaps
 
 PROC = Path("/proc")
 NODES = Path("/sys/devices/system/node/has_memory")
 KIB = 1024
 
-_VMA_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([rwxsp-]{4}) ")
 # /proc/iomem calls memory so, whatever else lies in it; hot-added memory of a driver has its
 # driver's name behind it.
 _RAM = "System RAM"
-
-
-@dataclass(frozen=True)
-class SmapsVma:
-    """What smaps says of one VMA; figures in bytes by their name."""
-
-    start: int
-    end: int
-    figures: Mapping[str, int]
-    flags: frozenset[str] = frozenset()
-    """The words of VmFlags (Documentation/filesystems/proc.rst)."""
-
-    def __getitem__(self, name: str) -> int:
-        return self.figures.get(name, 0)
 
 
 @dataclass(frozen=True)
@@ -53,37 +38,9 @@ class Ranges:
     ram: tuple[Range, ...]
 
 
-def parse_smaps(lines: Iterable[str]) -> dict[int, SmapsVma]:
-    """The VMAs of an smaps file by their start."""
-    vmas: dict[int, SmapsVma] = {}
-    figures: dict[str, int] = {}
-    start = 0
-    for line in lines:
-        # The line of a VMA begins with its address, whatever its file is called.
-        if line[:1].isupper():
-            name, _, rest = line.partition(":")
-            if rest.endswith(" kB\n"):
-                figures[name] = int(rest[:-4]) * KIB
-            elif name == "VmFlags":
-                vmas[start] = replace(vmas[start], flags=frozenset(rest.split()))
-        elif match := _VMA_LINE.match(line):
-            figures = {}
-            start = int(match[1], 16)
-            vmas[start] = SmapsVma(start, int(match[2], 16), figures)
-    return vmas
-
-
-def read_smaps(proc: Path) -> dict[int, SmapsVma]:
-    """The VMAs of the process whose directory is `proc`, by their start.
-
-    No lock spans the whole file. Raises as `target.access.cannot_read` says.
-    """
-    path = proc / "smaps"
-    try:
-        with path.open(errors="replace") as lines:
-            return parse_smaps(lines)
-    except OSError as error:
-        raise cannot_read(path, error) from None
+def smaps_of(proc: Path) -> dict[int, SmapsVma]:
+    """What smaps says of each VMA, by its start. Raises as `target.smaps.read_smaps`."""
+    return {row.vma.start: row for row in read_smaps(proc)}
 
 
 @dataclass(frozen=True)
@@ -104,12 +61,15 @@ class Status:
 
 
 def read_status(proc: Path) -> Status:
-    """Read both files. Raises as `target.access.cannot_read` says."""
+    """Read both files. Raises NotPermitted, Exited or ChangedIdentity."""
     try:
         text = (proc / "status").read_text(errors="replace")
         pages = [int(word) for word in (proc / "statm").read_text().split()]
     except OSError as error:
         raise cannot_read(proc / "status", error) from None
+    # A task without an address space has no line of memory.
+    if len(pages) < 2 or "VmSize:" not in text:
+        raise mm_gone(proc)
     values = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
     def size(name: str) -> int | None:

@@ -4,21 +4,16 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
-from ptscope.check.invariants import INVARIANTS, NAMES, Invariant, chosen
+from ptscope.check.invariants import INVARIANTS, Invariant, chosen
 from ptscope.cli import say
 from ptscope.cli.numbers import parse_target, refuse_options
+from ptscope.cli.progress import Ticker
 from ptscope.errors import EXIT_DONE, EXIT_FOUND, PtscopeError, UsageError
 from ptscope.target.process import Pid
-
-# Seconds before progress is shown, and between two lines of it.
-PATIENCE = 2.0
-PERIOD = 0.2
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -89,47 +84,23 @@ def run(
     checks, report = planned.checks, planned.report
     steps = check_all(checks, report) if everything else check_named(checks, report, pids)
     shown = 0
-    for _ in with_progress(steps, lambda: f"{len(report.checked)} processes checked"):
-        if not as_json:
-            shown = show_new(report.checked, shown, render_checked)
+    with Ticker() as ticker:
+        for pid in steps:
+            if not as_json and len(report.checked) > shown:
+                for text in filter(None, map(render_checked, report.checked[shown:])):
+                    ticker.clear()
+                    click.echo(text)
+                shown = len(report.checked)
+            ticker.tell(f"{len(report.checked)} checked, {report.findings} findings, now {pid}")
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=1))
     else:
-        show_new(report.checked, shown, render_checked)
+        for text in filter(None, map(render_checked, report.checked[shown:])):
+            click.echo(text)
         click.echo(render_end(report))
     return EXIT_FOUND if report.findings else EXIT_DONE
-
-
-def show_new(checked: Sequence[object], shown: int, render: object) -> int:
-    """Print the findings of targets that were not shown yet; how many are now."""
-    assert callable(render)
-    for row in checked[shown:]:
-        text = render(row)
-        if text:
-            click.echo(text)
-    return len(checked)
 
 
 def explain_fallback(reason: PtscopeError) -> None:
     """Say on stderr that only some invariants can be checked, and what would change it."""
     say(f"only what /proc shows can be checked: {reason.cause}", reason.remedy)
-
-
-def with_progress(steps: Iterator[None], text: object) -> Iterator[None]:
-    """Go through `steps`, with a line on stderr that says how far it is, when that takes long."""
-    assert callable(text)
-    began = last = time.monotonic()
-    width = 0
-    on_terminal = sys.stderr.isatty()
-    for step in steps:
-        now = time.monotonic()
-        if on_terminal and now - began > PATIENCE and now - last > PERIOD:
-            line = text()
-            click.echo(f"\r{line:<{width}}", nl=False, err=True)
-            width, last = len(line), now
-        yield step
-    if width:
-        click.echo(f"\r{'':<{width}}\r", nl=False, err=True)
-
-
-__all__ = ["NAMES", "check"]

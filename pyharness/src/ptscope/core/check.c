@@ -304,7 +304,7 @@ static struct ptscope_area *area_of(struct ptscope_check *check, __u64 address)
 	return address >= area->start && address < area->end ? area : check->areas;
 }
 
-static void take_table(struct ptscope_check *check, const struct ptscope_table *table)
+static void check_part(struct ptscope_check *check, const struct ptscope_table *table)
 {
 	const struct ptscope_rules *rules = check->rules[table->level];
 	const __u64 *raws = (const __u64 *)(table + 1);
@@ -354,7 +354,7 @@ int ptscope_check_batch(struct ptscope_check *check, const void *buffer, __u64 l
 		if (kind == PTSCOPE_RECORD_VMA) {
 			new_area(check, (const struct ptscope_vma *)cursor.record);
 		} else if (kind == PTSCOPE_RECORD_TABLE) {
-			take_table(check, (const struct ptscope_table *)cursor.record);
+			check_part(check, (const struct ptscope_table *)cursor.record);
 		} else if (kind == PTSCOPE_RECORD_END) {
 			const struct ptscope_end *end = (const struct ptscope_end *)cursor.record;
 

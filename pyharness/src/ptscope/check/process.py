@@ -14,12 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from ptscope._core import lib
 from ptscope.check.confirm import Confirmer, Outcome, TwiceReached
 from ptscope.check.counts import Counting, Disagreement, of_process, of_vma
 from ptscope.check.judge import Judge, Violation
 from ptscope.check.rules import Machine
-from ptscope.check.scan import Area, PagemapReader, Scan, Scanner
+from ptscope.check.scan import GROUP, Area, PagemapReader, Scan, Scanner
 from ptscope.check.witness import (
     Ranges,
     Status,
@@ -39,7 +38,6 @@ from ptscope.target.frame import BITS, Frame
 from ptscope.target.process import Pid
 from ptscope.target.smaps import SmapsVma
 
-_GROUP: int = lib.PTSCOPE_WHY_GROUP
 # Witnesses that a target without a directory in /proc lacks: the kernel half.
 _SUMS_OF_VMAS = ("resident", "huge", "hugetlb", "swapped")
 _SUMS = ("vm-size", "rss-counters", "hugetlb-counter", "table-count")
@@ -262,8 +260,8 @@ class Checker:
 
     def _of_entries(self, confirmer: Confirmer, scan: Scan) -> list[Outcome]:
         names = {level.number: level.name for level in self.source.layout.levels}
-        addresses = sorted({row.address for row in scan.suspects if row.why & ~_GROUP})
-        groups = [(row.address, names[row.level]) for row in scan.suspects if row.why & _GROUP]
+        addresses = sorted({row.address for row in scan.suspects if row.why & ~GROUP})
+        groups = [(row.address, names[row.level]) for row in scan.suspects if row.why & GROUP]
         outcomes = [confirmer.entries(addresses), confirmer.groups(groups)]
         if "tables-once" in self.wanted and scan.areas:
             outcomes.append(confirmer.tables(scan.reached_twice()[:MOST_TABLES]))
@@ -298,7 +296,7 @@ class Checker:
         self, out: Checked, outcomes: Sequence[Outcome], scan: Scan, began: float
     ) -> Checked:
         for outcome in outcomes:
-            out.findings += [_finding(out, row) for row in outcome.findings]
+            out.findings += [finding_of(out, row) for row in outcome.findings]
             out.changed.update(outcome.changed)
         out.more = scan.more
         out.seconds = time.monotonic() - began
@@ -332,7 +330,8 @@ def _begun(scan: Scan, pid: int | None, comm: str | None) -> Checked:
     )  # fmt: skip
 
 
-def _finding(of: Checked, row: Violation | Disagreement | TwiceReached) -> Finding:
+def finding_of(of: Checked, row: Violation | Disagreement | TwiceReached) -> Finding:
+    """The finding for what was confirmed of a target."""
     make = partial(Finding, pid=of.pid, comm=of.comm)
     if isinstance(row, Violation):
         return make(

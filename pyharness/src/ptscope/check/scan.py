@@ -14,7 +14,6 @@ from ptscope.check.witness import Range, Ranges
 from ptscope.decode.compiled import ATTRIBUTE, STATE, compiled
 from ptscope.decode.layout import Layout
 from ptscope.decode.rules import rules_for
-from ptscope.decode.table import MAPPED
 from ptscope.errors import BadStream
 from ptscope.raw.stream import limits_of
 from ptscope.source.stream import RawStream, entries_by_number
@@ -26,6 +25,8 @@ PAGEMAP_ROOM = 1 << 16
 MOST_SUSPECTS = 256
 PTE = 1
 PMD = 2
+# The bit of Suspect.why for entries that should be one mapping.
+GROUP: int = lib.PTSCOPE_WHY_GROUP
 U64 = (1 << 64) - 1
 
 _STATES: int = lib.PTSCOPE_STATES
@@ -322,7 +323,3 @@ class PagemapReader:
     def read_into(self, buffer: memoryview, page: int) -> int:
         """See Pages."""
         return os.preadv(self._fd, [buffer], page * 8)
-
-
-__all__ = ["MAPPED", "MOST_SUSPECTS", "PMD", "PTE", "Area", "PagemapReader", "Placed", "Scan",
-           "Scanner", "Suspect"]  # fmt: skip

@@ -29,6 +29,7 @@ PACKAGES = (
     "python3-click",
     "python3-psutil",
     "python3-pytest",
+    "python3-zstandard",
 )
 NATIVE = ("busybox-static", "python3")
 """What must run here while the user space of another architecture is made."""

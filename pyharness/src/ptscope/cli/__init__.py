@@ -36,6 +36,9 @@ COMMANDS: dict[str, Row] = {
     "decode": Row("ptscope.cli.decode:decode", "Explain one raw entry, offline."),
     "walk": Row("ptscope.cli.walk:walk", "Walk addresses of a process, from the PGD to the leaf."),
     "map": Row("ptscope.cli.map:map_", "What a process maps, by VMA, page size and level."),
+    "dump": Row("ptscope.cli.dump:dump", "Keep all page tables of a process in a file."),
+    "show": Row("ptscope.cli.show:show", "What such a file holds, or a walk in it. Offline."),
+    "diff": Row("ptscope.cli.diff:diff", "What changed between two such files."),
     "check": Row("ptscope.cli.check:check", "Check what must be true of page tables."),
 }
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import csv
 import json
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import IO, Protocol
 
 import click
@@ -24,7 +24,10 @@ IN_MEMORY = 4 << 20
 
 @dataclass(frozen=True)
 class Subject:
-    """Whose address space it is, and where it was read. `layout` is None for leaves alone."""
+    """Whose address space it is, and where it was read. `layout` is None for leaves alone.
+
+    `more` are further keys that JSON begins with.
+    """
 
     pid: int
     comm: str
@@ -32,6 +35,7 @@ class Subject:
     kernel: str
     layout: Layout | None
     page_size: int
+    more: Mapping[str, object] = field(default_factory=dict)
 
 
 class Form(Protocol):
@@ -100,6 +104,7 @@ class Json:
         """Print the whole object."""
         subject = self._subject
         head = {
+            **subject.more,
             "pid": subject.pid,
             "comm": subject.comm,
             "source": subject.source,

@@ -524,7 +524,7 @@ static struct {
 	int socket;
 } partner;
 
-enum order { COLLAPSE_FILE, TOUCH_FILE, MAP_SHARED_TABLE, UNMAP_SHARED_TABLE, AWAIT_KHUGEPAGED };
+enum order { ORDER_COLLAPSE, ORDER_MAP, ORDER_SHARE, ORDER_UNSHARE, ORDER_KHUGEPAGED };
 
 /* Small pages are left for khugepaged to find; that it did shows when their table is gone. */
 static bool await_khugepaged(const struct slot *slot)
@@ -538,21 +538,39 @@ static bool await_khugepaged(const struct slot *slot)
 	return found;
 }
 
+/* Only for this one moment may these pages be a huge one, or khugepaged would be the first. */
+static bool collapse_file(uint64_t address, uint64_t length)
+{
+	int tries = 4;
+
+	madvise(at(address), length, MADV_HUGEPAGE);
+	while (madvise(at(address), length, MADV_COLLAPSE) && errno == EAGAIN && --tries)
+		;
+	return !madvise(at(address), length, MADV_NOHUGEPAGE);
+}
+
+static bool map_file_in_small_pages(uint64_t address, uint64_t length)
+{
+	return map_file(address, length, retract_fd)
+	       && !madvise(at(address), length, MADV_NOHUGEPAGE)
+	       && touch(address, length, spans.page);
+}
+
 static bool obey(char order)
 {
 	const struct slot *file = &slots[SLOT_RETRACT], *share = &slots[SLOT_SHARE];
 
 	switch (order) {
-	case COLLAPSE_FILE:
-		return !madvise(at(file->address), file->length, MADV_COLLAPSE);
-	case TOUCH_FILE:
-		return touch(file->address, file->length, spans.page);
-	case MAP_SHARED_TABLE:
+	case ORDER_COLLAPSE:
+		return collapse_file(file->address, file->length);
+	case ORDER_MAP:
+		return map_file_in_small_pages(file->address, file->length);
+	case ORDER_SHARE:
 		return map_file(share->address, share->length, share_fd)
 		       && touch(share->address, spans.huge, spans.huge);
-	case UNMAP_SHARED_TABLE:
+	case ORDER_UNSHARE:
 		return !munmap(at(share->address), share->length);
-	case AWAIT_KHUGEPAGED:
+	case ORDER_KHUGEPAGED:
 		return await_khugepaged(&slots[SLOT_KHUGEPAGED]);
 	}
 	return false;
@@ -567,7 +585,6 @@ static bool tell_partner(enum order order)
 
 static bool start_partner(void)
 {
-	const struct slot *slot = &slots[SLOT_RETRACT];
 	int pair[2];
 	char text;
 
@@ -579,7 +596,6 @@ static bool start_partner(void)
 		return partner.pid > 0 && !close(pair[1]);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	close(pair[0]);
-	map_file(slot->address, slot->length, retract_fd);
 	while (read(pair[1], &text, 1) == 1) {
 		text = obey(text);
 		if (write(pair[1], &text, 1) != 1)
@@ -592,33 +608,26 @@ static bool khugepaged(const struct slot *slot, uint64_t random)
 {
 	(void)slot;
 	(void)random;
-	return tell_partner(AWAIT_KHUGEPAGED);
+	return tell_partner(ORDER_KHUGEPAGED);
 }
 
 /*
- * A file in small pages is mapped here, twice, and by the partner.  Either of
- * the two makes them a huge page, and the kernel frees the other's table
- * without asking it.
+ * A file in small pages is mapped here and by the partner.  Either of the two
+ * makes them a huge page, and the kernel frees the other's table without asking it.
  */
 static bool retract(const struct slot *slot, uint64_t random)
 {
-	uint64_t other = slot->address + slot_away;
 	pid_t loser = random & 1 ? partner.pid : 0;
-	uint64_t address = loser ? slot->address : other, before;
+	uint64_t before;
 
 	if (fallocate(retract_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, slot->length)
-	    || !map_file(slot->address, slot->length, retract_fd)
-	    || madvise(at(slot->address), slot->length, MADV_NOHUGEPAGE)
-	    || !map_file(other, slot->length, retract_fd)
-	    || !touch(slot->address, slot->length, spans.page)
-	    || !touch(other, slot->length, spans.page) || !tell_partner(TOUCH_FILE))
+	    || !map_file_in_small_pages(slot->address, slot->length) || !tell_partner(ORDER_MAP))
 		return false;
-	before = table_at(loser, address, "pte");
-	if (!before)
+	before = table_at(loser, slot->address, "pte");
+	if (!before
+	    || !(loser ? collapse_file(slot->address, slot->length) : tell_partner(ORDER_COLLAPSE)))
 		return false;
-	if (loser ? madvise(at(other), slot->length, MADV_COLLAPSE) : !tell_partner(COLLAPSE_FILE))
-		return false;
-	return table_at(loser, address, "pte") != before;
+	return table_at(loser, slot->address, "pte") != before;
 }
 
 static bool is_shared(const struct slot *slot)
@@ -631,7 +640,7 @@ static bool is_shared(const struct slot *slot)
 static bool share(const struct slot *slot, uint64_t random)
 {
 	(void)random;
-	return tell_partner(MAP_SHARED_TABLE) && map_file(slot->address, slot->length, share_fd)
+	return tell_partner(ORDER_SHARE) && map_file(slot->address, slot->length, share_fd)
 	       && touch(slot->address, spans.huge, spans.huge) && is_shared(slot);
 }
 
@@ -645,7 +654,7 @@ static bool unshare_table(const struct slot *slot, uint64_t random)
 	case 1:
 		return !mprotect(at(slot->address), slot->length / 2, PROT_READ) && !is_shared(slot);
 	default:
-		return tell_partner(UNMAP_SHARED_TABLE) && !is_shared(slot);
+		return tell_partner(ORDER_UNSHARE) && !is_shared(slot);
 	}
 }
 
@@ -675,7 +684,7 @@ static const struct activity {
 	{ "move_dontunmap", move_dontunmap, BIT(SLOT_MOVE), 1 },
 	{ "unmap_neighbour", unmap_neighbour, BIT(SLOT_NEIGHBOUR), 1 },
 	{ "swap", swap, BIT(SLOT_SWAP), 1 },
-	{ "move_pages", move_pages, BIT(SLOT_MIGRATE), 8 },
+	{ "move_pages", move_pages, BIT(SLOT_MIGRATE), 3 },
 	{ "compact", compact, BIT(SLOT_MIGRATE), 1 },
 	{ "khugepaged", khugepaged, BIT(SLOT_KHUGEPAGED), 1 },
 	{ "reclaim", reclaim, BIT(SLOT_RECLAIM), 1 },
@@ -812,23 +821,24 @@ static void *outlive_the_leader(void *data)
 
 	while (!stopping)
 		change(worker->where, &worker->state);
-	for (int i = 0; i < 50; i++)
+	for (int i = 0; i < 16; i++)
 		change(worker->where, &worker->state);
 	_exit(0);
 }
 
 static int brief(uint64_t seed)
 {
-	struct worker other = { CHANGED_SLOTS, seed * 2 + 1 };
+	static struct worker other = { .where = CHANGED_SLOTS };	/* outlives this thread */
 	uint64_t state = seed * 2 + 2;
 	pthread_t thread;
 	char text[32];
 
+	other.state = seed * 2 + 1;
 	for (int i = 0; i < 4; i++)
 		next_random(&state);
 	if (pthread_create(&thread, NULL, outlive_the_leader, &other))
 		return 1;
-	for (int i = next_random(&state) % 200; i >= 0; i--)
+	for (int i = next_random(&state) % 64; i >= 0; i--)
 		change(CHANGED_SLOTS, &state);
 	switch (next_random(&state) % 4) {
 	case 0:

@@ -76,28 +76,28 @@ OPERATIONS = (
     Happening("move", 5),
     Happening("fork", 10),
     Happening("tables", 30),
-    Happening("move_pte", 5),
-    Happening("move_pmd", 5),
-    Happening("move_dontunmap", 5),
-    Happening("unmap_neighbour", 5),
-    Happening("swap", 5),
+    Happening("move_pte", 3),
+    Happening("move_pmd", 3),
+    Happening("move_dontunmap", 3),
+    Happening("unmap_neighbour", 3),
+    Happening("swap", 3),
     Happening("compact", 2),
     Happening("khugepaged", 2),
-    Happening("share", 5),
-    Happening("unshare", 5),
+    Happening("share", 3),
+    Happening("unshare", 3),
     Happening("collapse", 5, "MADV_COLLAPSE came with 6.1"),
-    Happening("retract", 5, "MADV_COLLAPSE came with 6.1"),
-    Happening("retract_text", 5, "Debian's kernels are built without READ_ONLY_THP_FOR_FS"),
-    Happening("move_pud", 5, "whole PUD entries are moved from 5.11 on"),
-    Happening("reclaim", 5, "MADV_DONTNEED frees PTE tables from 6.14 on"),
-    Happening("move_pages", 5, "there is one NUMA node"),
+    Happening("retract", 3, "MADV_COLLAPSE came with 6.1"),
+    Happening("retract_text", 3, "Debian's kernels are built without READ_ONLY_THP_FOR_FS"),
+    Happening("move_pud", 3, "whole PUD entries are moved from 5.11 on"),
+    Happening("reclaim", 3, "MADV_DONTNEED frees PTE tables from 6.14 on"),
+    Happening("move_pages", 3, "there is one NUMA node"),
 )
 """Counted by churn, which looks whether they really came about."""
 KERNEL_EVENTS = (
     Happening("thp_fault_alloc", 20),
     Happening("thp_file_alloc", 5),
     Happening("thp_split_pmd", 10),
-    Happening("thp_split_page", 5),
+    Happening("thp_split_page", 2),
     Happening("thp_collapse_alloc", 3),
     Happening("pswpout", 50),
     Happening("pswpin", 50),
@@ -109,7 +109,7 @@ KERNEL_EVENTS = (
 LEAST_ANSWERS = {
     "walk": 500, "points": 100, "dump": 100, "tables": 100, "mortal": 100, "kernel": 200,
 }
-LEAST_ENDS = {"deaths": 10, "exited": 2, "execed": 2, "gone": 10}
+LEAST_ENDS = {"deaths": 10, "exited": 1, "execed": 1, "gone": 10}
 """Of targets that end or become another program while they are walked."""
 
 

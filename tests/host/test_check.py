@@ -15,8 +15,11 @@ import pytest
 import streams as s
 from ptscope.check.invariants import BY_NAME, INVARIANTS, NAMES, chosen
 from ptscope.check.process import Checked
+from ptscope.check.recorded import OF_ENTRIES, check_recorded, why_not
 from ptscope.decode.layout import load
 from ptscope.errors import UsageError
+from ptscope.source.stream import open_stream
+from ptscope.target.process import Pid
 from world import DEVICE, HUGE, PAGE, PRESENT, RAM_LAST, SWAPPED, ZERO_PFN, World
 
 CODE, RODATA, HEAP, NONE = 0x40_0000, 0x50_0000, 0x60_0000, 0x70_0000
@@ -399,6 +402,33 @@ def test_a_whole_group_is_none(tmp_path: Path, name: str) -> None:
     change(world, start + 5 * PAGE, 1 << 16)
     world.show(start + 5 * PAGE, struct.unpack("=Q", struct.pack("=Q", PRESENT))[0])
     assert "groups" in found(checked(world))
+
+
+def recorded(world: World, *names: str) -> Checked:
+    """The same world, read once and then no more."""
+    source = world.checker().source
+    pid: Pid = "kernel" if world.kernel else world.pid
+    pti = bool(world.layout.runtime.get("pti"))
+    with open_stream(source, pid, user_pgd=pti) as stream:
+        asked = frozenset(
+            row.name
+            for row in INVARIANTS
+            if row.name in (names or NAMES) and why_not(stream, row) is None
+        )
+        return check_recorded(stream, source, asked, world.pid, world.comm)
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, "kernel"])
+def test_the_truth_that_was_recorded_has_no_findings(tmp_path: Path, name: str) -> None:
+    assert recorded(make(tmp_path, name)).findings == []
+
+
+@pytest.mark.parametrize("name", OF_ENTRIES)
+def test_lies_that_were_recorded(tmp_path: Path, name: str) -> None:
+    of, lie = LIES[name]
+    world = make(tmp_path, of)
+    lie(world)
+    assert found(recorded(world, name)) == {name}
 
 
 def test_names_are_checked() -> None:

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from ptscope.check.invariants import INVARIANTS, Invariant
 from ptscope.check.leaves import LEAF_INVARIANTS, LeafChecker
 from ptscope.check.process import Checker
+from ptscope.check.recorded import why_not
 from ptscope.check.run import Checks, Report, Unchecked
 from ptscope.errors import PtscopeError
 from ptscope.host import Host
 from ptscope.source.choose import choose
 from ptscope.source.module import ModuleSource
+from ptscope.source.stream import RawStream
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,7 @@ def plan(source_name: str, wanted: frozenset[str], halves: Set[str]) -> Plan:
     Raises what `source.choose.choose` raises.
     """
     choice = choose(source_name, "kernel" if "kernel" in halves else 1)
-    asked = [
-        row
-        for row in INVARIANTS
-        if row.name in wanted and (row.half in halves or (row.half == "both" and halves))
-    ]
+    asked = _asked(wanted, halves)
     if isinstance(choice.source, ModuleSource):
         checker = Checker.here(choice.source, wanted)
         split = [(row, _why_not(checker, row)) for row in asked]
@@ -51,14 +49,35 @@ def plan(source_name: str, wanted: frozenset[str], halves: Set[str]) -> Plan:
         ]
         checks = leaves
         layout = None
-    report = Report(
-        source=choice.source.name,
-        layout=layout,
-        kernel=Host().release,
-        invariants=tuple(row for row, why_not in split if why_not is None),
-        unchecked=tuple(Unchecked(row, why_not) for row, why_not in split if why_not is not None),
-    )
+    report = _report(choice.source.name, layout, Host().release, split)
     return Plan(checks, report, choice.instead_of_module)
+
+
+def plan_recorded(stream: RawStream, wanted: frozenset[str], kernel: str) -> Report:
+    """The report to fill for a recorded stream of a kernel of this release."""
+    half = "kernel" if stream.request.pid == "kernel" else "user"
+    split = [(row, why_not(stream, row)) for row in _asked(wanted, {half})]
+    return _report(stream.source, stream.layout.name, kernel, split)
+
+
+def _asked(wanted: frozenset[str], halves: Set[str]) -> list[Invariant]:
+    return [
+        row
+        for row in INVARIANTS
+        if row.name in wanted and (row.half in halves or (row.half == "both" and halves))
+    ]
+
+
+def _report(
+    source: str, layout: str | None, kernel: str, split: Sequence[tuple[Invariant, str | None]]
+) -> Report:
+    return Report(
+        source=source,
+        layout=layout,
+        kernel=kernel,
+        invariants=tuple(row for row, why in split if why is None),
+        unchecked=tuple(Unchecked(row, why) for row, why in split if why is not None),
+    )
 
 
 def _why_not(checker: Checker, row: Invariant) -> str | None:

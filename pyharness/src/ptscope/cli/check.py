@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from ptscope.cli.numbers import parse_target, refuse_options
 from ptscope.cli.progress import Ticker
 from ptscope.errors import EXIT_DONE, EXIT_FOUND, PtscopeError, UsageError
 from ptscope.target.process import Pid
+
+if TYPE_CHECKING:
+    from ptscope.check.run import Report
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -30,6 +34,9 @@ from ptscope.target.process import Pid
     show_default=True,
     help="Check the tables through the module, or what /proc shows without it.",
 )
+@click.option(
+    "--from", "file", metavar="FILE", help="A snapshot of `ptscope dump`, on whatever machine."
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def check(
     targets: Sequence[str],
@@ -38,6 +45,7 @@ def check(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     source_name: str,
+    file: str | None,
     as_json: bool,
 ) -> int:
     """Check invariants of the page tables of processes, or of the kernel half.
@@ -50,6 +58,13 @@ def check(
     if listing:
         show_list([row for row in INVARIANTS if row.name in wanted], as_json)
         return EXIT_DONE
+    if file is not None:
+        if targets or everything or source_name != "auto":
+            raise UsageError(
+                "--from checks what is in a file, and no process",
+                "leave out PIDs, --all and --source",
+            )
+        return run_recorded(file, wanted, as_json)
     pids = [parse_target(target) for target in targets]
     if everything == bool(pids):
         raise UsageError(
@@ -75,7 +90,7 @@ def run(
     """Check, print, and give the exit status."""
     from ptscope.check.plan import plan
     from ptscope.check.run import check_all, check_named
-    from ptscope.views.check import render_checked, render_end
+    from ptscope.views.check import render_checked
 
     halves = {"kernel"} & set(pids) | ({"user"} if everything or set(pids) - {"kernel"} else set())
     planned = plan(source_name, wanted, halves)
@@ -92,6 +107,32 @@ def run(
                     click.echo(text)
                 shown = len(report.checked)
             ticker.tell(f"{len(report.checked)} checked, {report.findings} findings, now {pid}")
+    return show_report(report, as_json, shown)
+
+
+def run_recorded(file: str, wanted: frozenset[str], as_json: bool) -> int:
+    """Check a snapshot, print, and give the exit status."""
+    from ptscope.check.plan import plan_recorded
+    from ptscope.check.recorded import check_recorded
+    from ptscope.snapshot.reader import Snapshot
+    from ptscope.source.snapshot import SnapshotSource, SnapshotStream
+
+    with Snapshot.open(file) as snapshot:
+        header = snapshot.header
+        stream = SnapshotStream(snapshot)
+        report = plan_recorded(stream, wanted, header.kernel)
+        names = frozenset(row.name for row in report.invariants)
+        target = header.target
+        report.checked.append(
+            check_recorded(stream, SnapshotSource(snapshot), names, target.pid, target.comm)
+        )
+    return show_report(report, as_json, 0)
+
+
+def show_report(report: Report, as_json: bool, shown: int) -> int:
+    """Print what was not `shown` yet and the end, or all of it as JSON; the exit status."""
+    from ptscope.views.check import render_checked, render_end
+
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=1))
     else:

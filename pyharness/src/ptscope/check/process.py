@@ -212,6 +212,7 @@ class Checker:
             self.ranges if self.wanted & {"frames-known", "tables-in-ram"} else None,
             self.huge_zero,
             pagemap_has_uffd_wp(self.source.layout.release),
+            self.hidden,
         )
         self._judge = Judge(self.machine, self.ranges)
 

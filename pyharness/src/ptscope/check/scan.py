@@ -147,6 +147,8 @@ class Scanner:
     ranges: Ranges | None
     is_zero: Callable[[int], bool]
     uffd_wp_shown: bool = True
+    hidden: bool = False
+    """Whether pagemap hides frames from us."""
 
     def __post_init__(self) -> None:
         """Allocate what the C side fills, once for all streams."""
@@ -256,7 +258,7 @@ class Scanner:
         c = self._c
         layout = self.layout
         shift = layout.facts["page_shift"]
-        care = _care(self.uffd_wp_shown)
+        care = _care(self.uffd_wp_shown, self.hidden)
         span = ffi.new("struct ptscope_check_span *")
         for i in range(c.span_count):
             whole = c.spans[i]
@@ -289,9 +291,10 @@ class Scanner:
             out.more += 1
 
 
-def _care(uffd_wp_shown: bool) -> int:
-    """Present, swapped, soft-dirty, and frame or swap entry; uffd-wp from 5.14 on."""
-    return 1 << 63 | 1 << 62 | 1 << 55 | (1 << 55) - 1 | (1 << 57 if uffd_wp_shown else 0)
+def _care(uffd_wp_shown: bool, hidden: bool) -> int:
+    """Present, swapped, soft-dirty, uffd-wp (shown from 5.14 on), and frame or swap entry."""
+    numbers = 0 if hidden else (1 << 55) - 1
+    return 1 << 63 | 1 << 62 | 1 << 55 | numbers | (1 << 57 if uffd_wp_shown else 0)
 
 
 def _area(row: Any) -> Area:

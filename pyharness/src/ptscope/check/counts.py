@@ -92,8 +92,8 @@ class Counting:
         """Bytes that are swapped out, by their entries."""
         return area.count(PTE, "swap") * self.layout.page_size
 
-    def tables(self, scan: Scan) -> int:
-        """Bytes of tables that VmPTE counts: of PTEs, PMDs and PUDs, and those in reserve."""
+    def tables(self, scan: Scan) -> tuple[int, int]:
+        """Bytes that VmPTE must give: tables of PTEs, PMDs and PUDs, and those in reserve."""
         walked = [level.number for level in self.layout.levels]
         names = {level.number: level.name for level in self.layout.levels}
         # A table entry's own level is one above that of the table it leads to.
@@ -101,13 +101,20 @@ class Counting:
             above for above, below in pairwise(walked) if names[below] in ("pud", "pmd", "pte")
         ]
         tables = sum(area.count(level, "table") for area in scan.all_areas for level in counted)
-        return (tables + sum(self.reserve(area) for area in scan.areas)) * self.layout.page_size
+        least, most = (sum(ends) for ends in zip(*map(self.reserve, scan.all_areas), strict=True))
+        return (tables + least) * self.layout.page_size, (tables + most) * self.layout.page_size
 
-    def reserve(self, area: Area) -> int:
-        """PTE tables that are kept for huge pages: of anonymous memory, the zero page's too."""
-        if area.inode or area.hugetlb or self.has(area, "pfnmap"):
-            return 0
-        return area.count(PMD, *MAPPED, _ON_THE_WAY)
+    def reserve(self, area: Area) -> tuple[int, int]:
+        """PTE tables that are kept for huge pages of anonymous memory, the zero page's too.
+
+        The least and the most: a private mapping of a file may be of /dev/zero, which is anonymous.
+        """
+        if not area.end or area.hugetlb or self.has(area, "pfnmap"):
+            return 0, 0
+        pages = area.count(PMD, *MAPPED, _ON_THE_WAY)
+        if not area.inode:
+            return pages, pages
+        return 0, 0 if self.has(area, "mayshare") else pages
 
     def may_share(self, area: Area) -> bool:
         """Whether hugetlb may share a PMD table for it (mm/hugetlb.c, vma_shareable)."""
@@ -158,7 +165,7 @@ def of_process(counting: Counting, scan: Scan, status: Status) -> Iterator[Disag
     hugetlb = sum(counting.hugetlb(area) for area in scan.areas)
     sharing = any(counting.may_share(area) for area in scan.areas)
     unsure = any(area.at_all_levels(*_UNSURE) for area in scan.areas if area.hugetlb)
-    tables = counting.tables(scan)
+    tables, most_tables = counting.tables(scan)
     # invariant, what, the least and the most that is right, the kernel's figure and its name
     rows: Sequence[tuple[str, str, int, int, int | None, str]] = (
         ("vm-size", "in VMAs", size, size, status.vm_size, "VmSize"),
@@ -178,7 +185,7 @@ def of_process(counting: Counting, scan: Scan, status: Status) -> Iterator[Disag
             "hugetlb-counter", "in hugetlb", hugetlb, hugetlb,
             None if sharing or unsure else status.hugetlb, "HugetlbPages",
         ),
-        ("table-count", "in tables", tables, tables, status.vm_pte, "VmPTE"),
+        ("table-count", "in tables", tables, most_tables, status.vm_pte, "VmPTE"),
     )  # fmt: skip
     ours = {"rss-counters": {"resident": least, "swapped out": swap}}
     for invariant, what, low, high, theirs, name in rows:

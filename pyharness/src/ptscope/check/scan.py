@@ -250,8 +250,8 @@ class Scanner:
         for i in range(c.leaf_count):
             row = c.leaves[i]
             area = areas[row.area]
-            # The huge zero page is PMD-mapped, in anonymous memory, and never writable.
-            if row.level == PMD and area.end and not area.inode and not area.hugetlb:
+            # The huge zero page is mapped by a PMD, and never writable.
+            if row.level == PMD and area.end and not area.hugetlb:
                 area.zero_huge += not row.set & writable and self.is_zero(row.pa >> shift)
 
     def _compare(self, out: Scan, pages: Pages) -> None:

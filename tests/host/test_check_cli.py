@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ptscope.check import plan, process
+from ptscope.check import run as many
 from ptscope.check.invariants import INVARIANTS, NAMES
 from ptscope.check.process import Checked, Target
 from ptscope.check.run import Report, check_all
@@ -20,8 +24,10 @@ from ptscope.check.witness import (
 )
 from ptscope.cli import run
 from ptscope.errors import ChangedIdentity, Exited, KernelThread, NoSuchProcess, NotPermitted
+from ptscope.source.choose import Choice
 from ptscope.views.check import render_checked, render_end
 from test_check import RODATA, bits, checked, honest
+from world import World
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,6 +156,48 @@ def test_findings_as_text(tmp_path: Path) -> None:
     assert f"{RODATA:#x} pte raw 0x" in text
     assert "writable" in text
     assert "VMA r--p" in text
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A module that is loaded, and a process that it can read."""
+    world = honest(tmp_path)
+    checker = world.checker()
+    monkeypatch.setattr(plan, "choose", lambda name, pid: Choice(checker.source, None))
+    monkeypatch.setattr(
+        process.Checker, "here", lambda source, wanted: replace(checker, wanted=wanted)
+    )
+    monkeypatch.setattr(many, "find", lambda pid: world)
+    return world
+
+
+def test_a_process_through_the_module(module: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "42"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert re.search(r"^not checked: groups: not on x86_64$", out, re.M)
+    assert re.search(r"^not checked: pti-copies: PTI is off$", out, re.M)
+    assert re.search(r"^source module, kernel \S+, layout debian-6.1-amd64$", out, re.M)
+    last = out.splitlines()[-1]
+    # Those of the user half, but for the two.
+    count = sum(row.half != "kernel" for row in INVARIANTS) - 2
+    assert re.fullmatch(rf"{count} invariants, \d+ entries, 1 process: 0 findings, 0 changed", last)
+
+    bits("write", at=RODATA)(module)
+    assert run(["check", "42"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("42 nobody\n  permissions\n")
+    assert out.endswith("1 finding, 0 changed\n")
+    assert run(["check", "42", "--skip", "permissions", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert "permissions" not in answer["invariants"]
+    assert run(["check", "42", "--only", "permissions", "--json"]) == 1
+    (only,) = json.loads(capsys.readouterr().out)["processes"]
+    assert [row["invariant"] for row in only["findings"]] == ["permissions"]
+    assert set(only) == {
+        "pid", "comm", "findings", "changed", "entries", "pages_compared", "vmas", "tables",
+        "suspects_left", "seconds",
+    }  # fmt: skip
 
 
 def test_iomem() -> None:

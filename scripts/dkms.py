@@ -427,6 +427,14 @@ def replace_installed(system: System) -> None:
             warn(f"not installed for {release}, which had it: {error.cause}")
 
 
+def not_at_boot(system: System) -> None:
+    """Have it no longer loaded at boot; the directory goes with the last that was in it."""
+    if system.at_boot.exists():
+        system.at_boot.unlink()
+        if not any(system.at_boot.parent.iterdir()):
+            system.at_boot.parent.rmdir()
+
+
 def install(boot: str | None) -> None:
     """Build, install, load."""
     system = System()
@@ -452,7 +460,7 @@ def install(boot: str | None) -> None:
         system.at_boot.parent.mkdir(exist_ok=True)
         system.at_boot.write_text(f"{NAME}\n")
     elif boot == "no":
-        system.at_boot.unlink(missing_ok=True)
+        not_at_boot(system)
     if system.at_boot.exists():
         say(f"it is loaded at each boot: {system.at_boot}")
     else:
@@ -473,7 +481,7 @@ def uninstall() -> None:
     sweep(system)
     if new_key:
         forget_key(system)
-    system.at_boot.unlink(missing_ok=True)
+    not_at_boot(system)
     say(f"nothing of {NAME} is installed" if not versions else f"removed {NAME}")
 
 

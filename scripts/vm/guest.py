@@ -379,6 +379,15 @@ class Guest:
         if reports:
             raise self._splat(reports)
 
+    def check_all_said(self) -> None:
+        """Raise `Splat` when a report that is expected is not in the log."""
+        missing = splat.judge(self.log(), self._expected).missing
+        if missing:
+            raise Splat(
+                f"the guest's kernel did not report: {', '.join(missing)}"
+                f" ({named(self.machine.log)})"
+            )
+
     def finish(self, seconds: float = 30.0) -> None:
         """Power off and judge the log: raises `Splat` when the kernel reported a problem.
 
@@ -388,14 +397,9 @@ class Guest:
             self.send(wire.BYE, 0)
         ended = self._qemu.wait(seconds)
         self.check()
-        missing = splat.judge(self.log(), self._expected).missing
-        if missing:
-            raise Splat(
-                f"the guest's kernel did not report: {', '.join(missing)}"
-                f" ({named(self.machine.log)})"
-            )
         if not ended:
             raise self._no_result(f"the guest did not power off within {seconds:.0f} s")
+        self.check_all_said()
 
     def end(self) -> None:
         """End the guest at once, whatever it does. Harmless when it has ended or never started."""

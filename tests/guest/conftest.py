@@ -60,7 +60,8 @@ def swap() -> None:
     """Real swap space, on zram."""
     if "zram0" in Path("/proc/swaps").read_text():
         return
-    subprocess.run(["modprobe", "zram"], check=True)
+    if not Path("/sys/block/zram0").exists():  # else it is built in
+        subprocess.run(["modprobe", "zram"], check=True)
     Path("/sys/block/zram0/disksize").write_text(str(SWAP_BYTES))
     subprocess.run(["mkswap", "/dev/zram0"], check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["swapon", "/dev/zram0"], check=True)

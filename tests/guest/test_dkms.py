@@ -333,6 +333,7 @@ def test_kernel_that_takes_signed_modules_only_is_explained() -> None:
 
 
 def test_uninstall_leaves_nothing(whole_before: Listing) -> None:
+    BOOT.parent.mkdir(exist_ok=True)
     BOOT.write_text("ptscope\n")
     made("uninstall")
     assert difference(whole_before, listing(headers=True)) == []

@@ -33,7 +33,7 @@ def test_faults_are_in_the_planted_module_only(planted: bool) -> None:
 
 
 def test_the_module_s_own_sources_know_nothing_of_them() -> None:
-    for path in module._sources():
+    for path in module.sources():
         assert not NAMES.search(path.read_text(encoding="utf-8")), path
     assert not any(paths.KMOD.rglob("plant*"))
 

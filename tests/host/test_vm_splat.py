@@ -3,9 +3,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import vmpath  # noqa: F401
 from vm import splat
+from vm.accel import Accel
+from vm.arches import ARCHES
+from vm.errors import Splat
+from vm.guest import Guest
+from vm.qemu import Machine
+from vm.variants import VARIANTS
 
 BOOT = """\
 [    0.000000] Linux version 6.1.0-57-amd64 (gcc-12) #1 SMP PREEMPT_DYNAMIC Debian 6.1.192-3
@@ -183,6 +191,34 @@ def test_the_lack_of_a_wanted_report_is_a_failure() -> None:
     assert splat.judge(BOOT, WANTED).missing == WANTED
     # what only looks like it, further down in another report, is not it
     assert splat.judge(BOOT + FREED, (r"Read of size 8",)).missing == (r"Read of size 8",)
+
+
+def judged(folder: Path, log: str, expected: tuple[str, ...]) -> str:
+    """What a guest that left this log is said to have done wrong, "" for nothing."""
+    console = folder / "console.log"
+    console.write_text(log)
+    arch = ARCHES["amd64"]
+    machine = Machine(
+        arch, VARIANTS["5-level"], Accel("tcg", ""), folder, "6.12", folder, console)
+    guest = Guest(machine, expected=expected)
+    try:
+        guest.check()
+        guest.check_all_said()
+    except Splat as error:
+        return error.cause
+    return ""
+
+
+def test_a_guest_s_run_fails_by_what_its_kernel_says_and_by_what_it_does_not(
+    tmp_path: Path,
+) -> None:
+    assert judged(tmp_path, BOOT, ()) == ""
+    assert "possible circular" in judged(tmp_path, BOOT + CIRCULAR, ())
+    assert "slab-use-after-free" in judged(tmp_path, BOOT + CIRCULAR + FREED, WANTED[:1])
+    assert judged(tmp_path, BOOT + CIRCULAR + FREED, WANTED) == ""
+    missing = judged(tmp_path, BOOT + CIRCULAR, WANTED)
+    assert "did not report" in missing
+    assert WANTED[1] in missing
 
 
 def test_why_a_module_was_refused() -> None:

@@ -19,6 +19,7 @@ from ptscope.check.witness import (
     Range,
     memory_nodes,
     parse_iomem,
+    parse_vmallocinfo,
     read_status,
     within,
 )
@@ -219,6 +220,20 @@ def test_iomem() -> None:
     assert within(ranges.ram, 0x1000, 0x1FFF)
     assert not within(ranges.ram, 0x9F000, 0xA0FFF)
     assert parse_iomem("00000000-00000000 : System RAM\n00000000-00000000 : PCI Bus\n") is None
+
+
+def test_what_drivers_map() -> None:
+    text = (
+        "0x00000000d2b3a7fb-0x000000003c3cd1f1    8192 of_iomap+0x4c/0x70 phys=0x000000000c000000 "
+        "ioremap\n"
+        "0x0000000012345678-0x0000000012345679   20480 acpi_os_map+0x1/0x2 phys=0x00000000bffe0010 "
+        "ioremap\n"
+        "0x0000000012345678-0x0000000012345679   20480 dup_task+0x1/0x2 pages=4 vmalloc N0=4\n"
+    )
+    assert parse_vmallocinfo(text) == [
+        Range(0xC000000, 0xC000FFF),
+        Range(0xBFFE0000, 0xBFFE3FFF),
+    ]
 
 
 def test_status_of_this_process() -> None:

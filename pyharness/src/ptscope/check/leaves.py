@@ -21,7 +21,7 @@ from ptscope.check.process import Checked, Finding, HugeZeroPage, Target
 from ptscope.check.witness import (
     Ranges,
     Status,
-    read_iomem,
+    read_ranges,
     read_status,
     smaps_of,
     zero_page_frame,
@@ -77,7 +77,7 @@ class LeafChecker:
     @classmethod
     def here(cls, wanted: frozenset[str]) -> LeafChecker:
         """A checker that knows this machine."""
-        return cls(wanted, zero_page_frame(), read_iomem())
+        return cls(wanted, zero_page_frame(), read_ranges(os.uname().machine))
 
     @property
     def _frames(self) -> bool:

@@ -23,7 +23,7 @@ from ptscope.check.witness import (
     Ranges,
     Status,
     memory_nodes,
-    read_iomem,
+    read_ranges,
     read_status,
     smaps_of,
     zero_page_frame,
@@ -204,6 +204,8 @@ class Checker:
     hidden: bool = False
     huge_zero: HugeZeroPage = field(default_factory=HugeZeroPage)
     sleep: Callable[[float], None] = time.sleep
+    read_ranges: Callable[[], Ranges | None] | None = None
+    """Reads `ranges` anew: a device may have come since."""
 
     def __post_init__(self) -> None:
         """Make what serves for all targets."""
@@ -214,19 +216,20 @@ class Checker:
             pagemap_has_uffd_wp(self.source.layout.release),
             self.hidden,
         )
-        self._judge = Judge(self.machine, self.ranges)
 
     @classmethod
     def here(cls, source: ModuleSource, wanted: frozenset[str]) -> Checker:
         """A checker that knows this machine."""
         zero = zero_page_frame()
+        ranges = partial(read_ranges, source.layout.arch)
         return cls(
             source,
             wanted,
             Machine(source.layout, zero, memory_nodes()),
-            read_iomem(),
+            ranges(),
             Counting(source.layout, os.cpu_count() or 1),
             hidden=zero is None,
+            read_ranges=ranges,
         )
 
     def check(self, target: Target) -> Checked:
@@ -242,7 +245,7 @@ class Checker:
             pages = PagemapReader(pagemap.fd) if "pagemap" in self.wanted else None
             scan = live.scan(None, pages)
             out = _begun(scan, target.pid, target.comm)
-            confirmer = Confirmer(live, self._judge, self.wanted, self.sleep)
+            confirmer = self._confirmer(live, scan)
             outcomes = [*self._of_entries(confirmer, scan), confirmer.pages(scan.differing)]
             outcomes += self._sums(confirmer, live, scan)
             target.check_unchanged()
@@ -254,10 +257,16 @@ class Checker:
         began = time.monotonic()
         live = Live(self.source, "kernel", None, self._scanner, None)
         scan = live.scan(None)
-        confirmer = Confirmer(live, self._judge, self.wanted, self.sleep)
+        confirmer = self._confirmer(live, scan)
         return self._finished(
             _begun(scan, None, None), self._of_entries(confirmer, scan), scan, began
         )
+
+    def _confirmer(self, live: Live, scan: Scan) -> Confirmer:
+        ranges = self.ranges
+        if scan.suspects and ranges is not None and self.read_ranges is not None:
+            ranges = self.read_ranges()
+        return Confirmer(live, Judge(self.machine, ranges), self.wanted, self.sleep)
 
     def _of_entries(self, confirmer: Confirmer, scan: Scan) -> list[Outcome]:
         names = {level.number: level.name for level in self.source.layout.levels}

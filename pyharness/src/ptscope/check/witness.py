@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ KIB = 1024
 # /proc/iomem calls memory so, whatever else lies in it; hot-added memory of a driver has its
 # driver's name behind it.
 _RAM = "System RAM"
+_MAPPED = re.compile(r"\S+\s+(\d+)\s.*\bphys=(0x[0-9a-f]+)")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class Range:
 
     first: int
     last: int
+
+
+# arch/x86/include/asm/e820/api.h, ISA_END_ADDRESS.
+ISA = Range(0, 0xFFFFF)
 
 
 @dataclass(frozen=True)
@@ -108,12 +114,34 @@ def parse_iomem(text: str) -> Ranges | None:
     return Ranges(joined(known), joined(ram))
 
 
-def read_iomem(proc: Path = PROC) -> Ranges | None:
-    """What /proc/iomem says; None when it cannot be read or hides its addresses."""
+def parse_vmallocinfo(text: str) -> list[Range]:
+    """What drivers have mapped by ioremap(), listed there or not in iomem: of_iomap() claims none.
+
+    The sizes that are shown have a guard page in them (mm/vmalloc.c, s_show()).
+    """
+    found = []
+    for line in text.splitlines():
+        if match := _MAPPED.match(line):
+            first = int(match[2], 16) & -mmap.PAGESIZE
+            found.append(Range(first, first + max(int(match[1]) - mmap.PAGESIZE, 1) - 1))
+    return found
+
+
+def read_ranges(arch: str, proc: Path = PROC) -> Ranges | None:
+    """RAM and devices, as /proc/iomem and /proc/vmallocinfo have them.
+
+    None when iomem cannot be read or hides its addresses. On x86 the first MiB is always known:
+    what is no RAM in it is the ISA bus, and the kernel maps all of it (arch/x86/mm/init.c).
+    """
     try:
-        return parse_iomem((proc / "iomem").read_text(errors="replace"))
+        ranges = parse_iomem((proc / "iomem").read_text(errors="replace"))
+        mapped = parse_vmallocinfo((proc / "vmallocinfo").read_text(errors="replace"))
     except OSError:
         return None
+    if ranges is None:
+        return None
+    legacy = [ISA] if arch == "x86_64" else []
+    return Ranges(joined([*ranges.known, *mapped, *legacy]), ranges.ram)
 
 
 def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:

@@ -154,8 +154,8 @@ INVARIANTS = (
         "frames-known",
         "both",
         "every frame lies in RAM or in a device's range",
-        "a page has a struct page of RAM that was added, or is mapped by a driver from its resource, "
-        "or by ioremap(); the first MiB of x86 is mapped whatever is there",
+        "a page has a struct page of RAM that was added, or is mapped by a driver from its "
+        "resource, or by ioremap(); the first MiB of x86 is mapped whatever is there",
         "kernel/resource.c: iomem_resource, mm/vmalloc.c: s_show()",
         witness="/proc/iomem, /proc/vmallocinfo",
     ),

@@ -353,6 +353,14 @@ def test_sums_of_a_vma_that_changes_are_no_finding(tmp_path: Path) -> None:
     assert result.changed == {"resident": 1}
 
 
+def test_pages_that_the_kernel_took_away_have_no_form(tmp_path: Path) -> None:
+    """A guard page: the present bit is gone, and all else as it was."""
+    world = kernel(tmp_path)
+    change(world, KERNEL_TEXT + PAGE, world.encoder.bits("present"))
+    world.entry(KERNEL_TEXT + 2 * PAGE, 0x8000_0000_0000_0162)
+    assert checked(world).findings == []
+
+
 def test_evidence(tmp_path: Path) -> None:
     world = honest(tmp_path)
     bits("write", at=RODATA)(world)

@@ -114,7 +114,8 @@ INVARIANTS = (
         "both",
         "no entry is in a form that the hardware or the kernel cannot mean",
         "reserved bits that are set fault (x86), so no pXd_mk*() sets them; neither does any make "
-        "a non-present entry that is not PROT_NONE, mid-split or a swap entry",
+        "a non-present entry that is not PROT_NONE, mid-split or a swap entry. In the kernel "
+        "half only present entries are asked: it takes the present bit away in place",
         "Intel SDM 3, 4.7; Arm ARM D8.3; RISC-V privileged, Sv39; arch/*/include/asm/pgtable*.h",
     ),
     Invariant(

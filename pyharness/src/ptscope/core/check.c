@@ -217,6 +217,8 @@ static void take_entry(struct ptscope_check *check, const struct ptscope_rules *
 		area->special[level]++;
 	if (raw) {
 		check->entries++;
+		if (check->kernel && !(entry->set & PTSCOPE_IS_PRESENT))
+			return;	/* the kernel takes pages away in whatever form is easiest */
 		area->digest += mixed(address, entry->set & PTSCOPE_IS_PRESENT ?
 				      raw & ~check->aging : raw, level);
 		why = why_suspect(check, rules, entry, raw, address, area);

@@ -218,7 +218,7 @@ LIES: dict[str, tuple[str, Callable[[World], None]]] = {
     "huge": ("x86_64", figure("AnonHugePages", THP, HUGE)),
     "hugetlb": ("x86_64", figure("Private_Hugetlb", HUGETLB, -HUGE)),
     "swapped": ("x86_64", figure("Swap")),
-    "rss-counters": ("x86_64", status("VmRSS", 200 * PAGE)),
+    "rss-counters": ("x86_64", status("VmRSS", 2000 * PAGE)),
     "hugetlb-counter": ("x86_64", status("HugetlbPages", HUGE)),
     "table-count": ("x86_64", status("VmPTE")),
     "kernel-pages": ("kernel", bits("user", at=KERNEL_TEXT)),

@@ -198,7 +198,8 @@ INVARIANTS = (
         "user",
         "the pages of a VMA, PROT_NONE and migrating ones among them, are its Rss",
         "smaps counts the same entries; not the zero pages nor other special ones "
-        "(vm_normal_page()), nothing of VM_PFNMAP, and hugetlb apart",
+        "(vm_normal_page()), nothing of VM_PFNMAP, and hugetlb apart; from 6.1 to 6.5 not huge "
+        "pages under PROT_NONE, which was a mistake",
         "fs/proc/task_mmu.c: smaps_pte_entry(), smaps_pmd_entry()",
         witness="/proc/PID/smaps",
     ),
@@ -233,8 +234,9 @@ INVARIANTS = (
         "each entry that is set or cleared counts up or down; the same pages as Rss",
         "include/linux/mm.h: get_mm_counter(), fs/proc/task_mmu.c: task_mem(), task_statm()",
         witness="/proc/PID/status, /proc/PID/statm",
-        bound="the kernel counts in batches: up to 6.1 each thread keeps back up to 64 events, "
-        "from 6.2 each CPU up to max(32, 2 * CPUs) of each of the counters; smaps is exact",
+        bound="the kernel counts in batches: up to 6.1 each thread keeps back what up to 65 faults "
+        "mapped, of files 64 KiB each, from 6.2 each CPU up to max(32, 2 * CPUs) of each of the "
+        "counters; smaps is exact",
     ),
     Invariant(
         "hugetlb-counter",

@@ -182,9 +182,9 @@ def is_unaligned(layout: Layout, entry: Entry) -> bool:
     """Whether a mapped entry has address bits below its size, where they would be of a page."""
     if entry.state not in MAPPED or entry.contiguous:
         return False
-    rows = rules_for(layout, entry.level).states
-    flip = next(row.flip for row in rows if row.fits(entry.raw))
-    return bool((entry.raw ^ flip) & unaligned_bits(layout, entry.level))
+    # Where x86 stores the frame inverted (L1TF) these bits are clear all the same: they are no part
+    # of PHYSICAL_PMD_PAGE_MASK.
+    return bool(entry.raw & unaligned_bits(layout, entry.level))
 
 
 def unknown_bits(layout: Layout, entry: Entry) -> int:

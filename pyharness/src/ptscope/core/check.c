@@ -110,9 +110,8 @@ static __u32 why_suspect(const struct ptscope_check *check, const struct ptscope
 	if (raw & ~check->explained[PTSCOPE_STATES * level + entry->state])
 		why |= PTSCOPE_WHY_BITS;
 	if (is_page(entry->state)) {
-		__u64 flip = entry->row ? rules->states[entry->row - 1].flip : 0;
-
-		if ((raw ^ flip) & check->unaligned[level] && !entry->group)
+		/* Frames that are stored inverted have these bits clear like others. */
+		if (raw & check->unaligned[level] && !entry->group)
 			why |= PTSCOPE_WHY_ALIGNMENT;
 		if (where == PTSCOPE_WHERE_INSIDE && rules->span > area->end - address)
 			why |= PTSCOPE_WHY_ACROSS;

@@ -361,6 +361,24 @@ def test_pages_that_the_kernel_took_away_have_no_form(tmp_path: Path) -> None:
     assert checked(world).findings == []
 
 
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_huge_page_under_prot_none(tmp_path: Path, counted: bool) -> None:
+    """Its frame is stored inverted, and smaps of 6.1 leaves it out; VmRSS has it."""
+    world = honest(tmp_path)
+    address = HOLE + 4 * HUGE
+    area = world.vma(address, address + HUGE, "mayread")
+    pa = world.frame(HUGE)
+    world.entry(address, world.encoder.protnone("pmd", pa, 0), "pmd")
+    for page in range(HUGE // PAGE):
+        world.show(address + page * PAGE, PRESENT | pa // PAGE + page)
+    world.status["VmPTE"] += PAGE
+    world.resident(area, HUGE)
+    area.figures["AnonHugePages"] = HUGE
+    if not counted:
+        area.figures["Rss"] = area.figures["AnonHugePages"] = 0
+    assert checked(world).findings == []
+
+
 def test_evidence(tmp_path: Path) -> None:
     world = honest(tmp_path)
     bits("write", at=RODATA)(world)

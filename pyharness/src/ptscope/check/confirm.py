@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from ptscope.check.counts import Counting, Disagreement, of_process, of_vma
@@ -41,6 +41,9 @@ PAUSE = 0.005  # seconds, before the second window; doubled for each further one
 LONGEST_PAUSE = 0.1
 # A request of the module takes 1024 ranges; groups of entries are looked at together.
 MOST_AT_ONCE = 256
+# Seconds for all of one target. When they are over, what has not held still for AGREEING windows has
+# changed: a process that never does must not hold up all others.
+PATIENCE = 5.0
 # The name of what was suspect for a reason that is gone when it is looked at again.
 ANY = "any"
 
@@ -108,11 +111,13 @@ def settle(
     pending: dict[object, str],
     look: Callable[[Iterable[object]], Mapping[object, Seen | None]],
     sleep: Callable[[float], None] = time.sleep,
+    until: float = float("inf"),
 ) -> Outcome:
     """Look at all that is pending again and again until each is a finding or has changed.
 
     `pending` maps what to look at to the name of its invariant. `look` gives for each what a
-    window showed, None where the entries changed during it.
+    window showed, None where the entries changed during it. From `until` on (of time.monotonic())
+    there are no more windows than it takes.
     """
     findings: list[Violation | Disagreement | TwiceReached] = []
     changed: list[str] = []
@@ -120,7 +125,7 @@ def settle(
     streaks = {name: _Streak() for name in left}
     pause = PAUSE
     for attempt in range(TRIES):
-        if not left:
+        if not left or (attempt >= AGREEING and time.monotonic() > until):
             break
         if attempt:
             sleep(pause)
@@ -145,6 +150,7 @@ class Confirmer:
     judge: Judge
     wanted: frozenset[str]
     sleep: Callable[[float], None] = time.sleep
+    until: float = field(default_factory=lambda: time.monotonic() + PATIENCE)
 
     def entries(self, addresses: Sequence[int]) -> Outcome:
         """Suspects by their own entries. What the reference decoder sees no fault in is dropped."""
@@ -157,7 +163,7 @@ class Confirmer:
                 for name in names
                 if name[0] in self.wanted
             }
-            outcomes.append(settle(pending, self._look_at_entries, self.sleep))
+            outcomes.append(settle(pending, self._look_at_entries, self.sleep, self.until))
             # Suspect when it was scanned, and all is well now.
             healed = sum(1 for address in chunk if not first.get(address))
             outcomes.append(Outcome((), (ANY,) * healed))
@@ -197,14 +203,14 @@ class Confirmer:
         pending: dict[object, str] = {
             (group_of(layout, level, address)[0], level): "groups" for address, level in suspects
         }
-        return settle(pending, look, self.sleep)
+        return settle(pending, look, self.sleep, self.until)
 
     def pages(self, addresses: Sequence[int]) -> Outcome:
         """Pages of which pagemap said something else than it must."""
         outcomes = []
         for chunk in _chunks(addresses):
             pending: dict[object, str] = dict.fromkeys(chunk, "pagemap")
-            outcomes.append(settle(pending, self._look_at_pages, self.sleep))
+            outcomes.append(settle(pending, self._look_at_pages, self.sleep, self.until))
         return _joined(outcomes)
 
     def _look_at_pages(self, names: Iterable[object]) -> Mapping[object, Seen | None]:
@@ -239,7 +245,7 @@ class Confirmer:
             return out
 
         pending: dict[object, str] = dict.fromkeys(suspects, "tables-once")
-        return settle(pending, look, self.sleep)
+        return settle(pending, look, self.sleep, self.until)
 
     def vmas(self, counting: Counting, suspects: Sequence[tuple[Area, str]]) -> Outcome:
         """VMAs of which smaps said something else; all that are left share one reading of smaps."""
@@ -270,7 +276,7 @@ class Confirmer:
         pending: dict[object, str] = {
             (area.start, area.end, invariant): invariant for area, invariant in suspects
         }
-        return settle(pending, look, self.sleep)
+        return settle(pending, look, self.sleep, self.until)
 
     def _areas(self, ranges: Sequence[tuple[int, int]]) -> dict[int, Area]:
         found: dict[int, Area] = {}
@@ -297,7 +303,7 @@ class Confirmer:
             }
 
         pending: dict[object, str] = {name: name[0] for name in suspects}
-        return settle(pending, look, self.sleep)
+        return settle(pending, look, self.sleep, self.until)
 
     def _chains(self, addresses: Sequence[int]) -> Iterator[Chain]:
         layout = self.judge.machine.layout

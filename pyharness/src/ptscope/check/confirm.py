@@ -41,8 +41,8 @@ PAUSE = 0.005  # seconds, before the second window; doubled for each further one
 LONGEST_PAUSE = 0.1
 # A request of the module takes 1024 ranges; groups of entries are looked at together.
 MOST_AT_ONCE = 256
-# Seconds for all of one target. When they are over, what has not held still for AGREEING windows has
-# changed: a process that never does must not hold up all others.
+# Seconds for all of one target. When they are over, what has not held still for AGREEING windows
+# has changed: a process that never does must not hold up all others.
 PATIENCE = 5.0
 # The name of what was suspect for a reason that is gone when it is looked at again.
 ANY = "any"

@@ -36,7 +36,7 @@ def plan(source_name: str, wanted: frozenset[str], halves: Set[str]) -> Plan:
     asked = _asked(wanted, halves)
     if isinstance(choice.source, ModuleSource):
         checker = Checker.here(choice.source, wanted)
-        split = [(row, _why_not(checker, row)) for row in asked]
+        split = [(row, _why_not(checker, row, halves)) for row in asked]
         checks: Checks = checker
         layout = checker.source.layout.name
     else:
@@ -80,7 +80,7 @@ def _report(
     )
 
 
-def _why_not(checker: Checker, row: Invariant) -> str | None:
+def _why_not(checker: Checker, row: Invariant, halves: Set[str]) -> str | None:
     """Why an invariant means nothing here, or cannot be checked."""
     layout = checker.source.layout
     if layout.arch not in row.arches:
@@ -89,6 +89,8 @@ def _why_not(checker: Checker, row: Invariant) -> str | None:
         return "PTI is off"
     if row.name in ("frames-known", "tables-in-ram") and checker.ranges is None:
         return "/proc/iomem hides addresses from us"
+    if halves == {"kernel"} and row.name in checker.not_of_kernel:
+        return "no file of /proc names the window of PCI's I/O space, which the kernel maps"
     if row.name == "protnone" and checker.machine.nodes > 1:
         return "several nodes have memory, so there may be NUMA hints"
     if row.name == "special" and checker.machine.zero_pfn is None:

@@ -39,6 +39,7 @@ COMMANDS: dict[str, Row] = {
     "dump": Row("ptscope.cli.dump:dump", "Keep all page tables of a process in a file."),
     "show": Row("ptscope.cli.show:show", "What such a file holds, or a walk in it. Offline."),
     "diff": Row("ptscope.cli.diff:diff", "What changed between two such files."),
+    "check": Row("ptscope.cli.check:check", "Check what must be true of page tables."),
 }
 
 

@@ -84,6 +84,11 @@ def _boot_options(parser: argparse.ArgumentParser) -> None:
         "--memory", type=_count, default=3584, metavar="MIB", help="RAM of the guest"
     )
     parser.add_argument(
+        "--icount",
+        action="store_true",
+        help="the guest's clock counts instructions, 2 ns each; one CPU, emulated",
+    )
+    parser.add_argument(
         "--append", default="", metavar="WORDS", help="more words for the kernel's command line"
     )
 

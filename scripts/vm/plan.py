@@ -46,6 +46,8 @@ class Row:
     init: tuple[str, ...] = ()
     """Words for init on the kernel's command line."""
     seconds: float = SECONDS
+    icount: bool = False
+    """Its clock counts instructions: see `Machine.icount`."""
     prefix: str = ""
     """What its name begins with, where there are several kernels."""
 

@@ -287,8 +287,48 @@ static unsigned int entries_ahead(const struct walk *w, const struct ptscope_lev
 	return (last >> level->shift) - (w->at->address >> level->shift) + 1;
 }
 
-/* Copies a block of entries and returns 0 if all were empty. */
-static u64 copy_block(u64 *to, const u64 *from)
+/*
+ * find_entry() - find the first non-empty one of @count entries, at least one
+ * @looked: how many entries were looked at, that one included
+ *
+ * High up in the tree nearly all is empty, so this goes by eight.
+ *
+ * Contract: that of read_entries() for @from.  The value returned comes from
+ * one read.  Entries behind it may have been read too, but nothing is made
+ * of that: they will be read when they are looked at.
+ *
+ * Return: its value, or 0 if all are empty.
+ */
+static u64 find_entry(const u64 *from, unsigned int count, unsigned int *looked)
+{
+	const u64 *next = from, *end = from + count;
+	u64 raw = 0;
+
+	while (end - next >= 2 * BLOCK) {
+		u64 a = READ_ONCE(next[0]);
+		u64 b = READ_ONCE(next[1]);
+		u64 c = READ_ONCE(next[2]);
+		u64 d = READ_ONCE(next[3]);
+		u64 e = READ_ONCE(next[4]);
+		u64 f = READ_ONCE(next[5]);
+		u64 g = READ_ONCE(next[6]);
+		u64 h = READ_ONCE(next[7]);
+
+		if (a | b | c | d | e | f | g | h)
+			break;
+		next += 2 * BLOCK;
+	}
+	while (!raw && next < end)
+		raw = READ_ONCE(*next++);
+	*looked = next - from;
+	return raw;
+}
+
+/*
+ * Copies a block of entries and returns 0 if all were empty.  That the last one
+ * is not is the common case, and cheap to see.
+ */
+static __always_inline u64 copy_block(u64 *to, const u64 *from)
 {
 	u64 a = READ_ONCE(from[0]);
 	u64 b = READ_ONCE(from[1]);
@@ -299,83 +339,78 @@ static u64 copy_block(u64 *to, const u64 *from)
 	to[1] = b;
 	to[2] = c;
 	to[3] = d;
-	return a | b | c | d;
+	if (likely(d))
+		return d;
+	barrier();	/* or the compiler makes one test of the two */
+	return a | b | c;
+}
+
+/* Copies up to four blocks and returns how many come before an empty one. */
+static __always_inline unsigned int copy_blocks(u64 *to, const u64 *from)
+{
+	if (!copy_block(to, from))
+		return 0;
+	if (!copy_block(to + BLOCK, from + BLOCK))
+		return 1;
+	if (!copy_block(to + 2 * BLOCK, from + 2 * BLOCK))
+		return 2;
+	if (!copy_block(to + 3 * BLOCK, from + 3 * BLOCK))
+		return 3;
+	return 4;
 }
 
 /*
  * copy_run() - copy the next run of PTEs
  * @to: room for @count entries
  * @skipped: empty entries before the run
- * @kept: entries of the run, which begins and ends with a non-empty one
+ * @kept: entries of the run, which begins and ends with a non-empty one; or 0
  *
  * Goes by blocks of four, and an empty block ends the run, so that a full
  * table costs little more than its loads and stores.
  *
- * Contract: that of read_entries() for @from.  Each entry is read once, and
- * what was read is copied to @to, which nobody else writes.
+ * Contract: that of read_entries() for @from.  What is copied to @to, which
+ * nobody else writes, comes from one read of each entry.
  *
  * Return: how many entries were looked at.
  */
 static unsigned int copy_run(u64 *to, const u64 *from, unsigned int count,
 			     unsigned int *skipped, unsigned int *kept)
 {
-	const u64 *next = from, *end = from + count;
-	unsigned int lead = 0, empty = 0;
-	u64 *out = to, a, b, c, d;
-
-	/* Empty blocks before the run are not even copied. */
-	do {
-		if (end - next < BLOCK) {
-			a = READ_ONCE(*next++);
-			if (!a)
-				continue;
-			*out++ = a;
-			break;
-		}
-		a = READ_ONCE(next[0]);
-		b = READ_ONCE(next[1]);
-		c = READ_ONCE(next[2]);
-		d = READ_ONCE(next[3]);
-		next += BLOCK;
-		if (a | b | c | d) {
-			out[0] = a;
-			out[1] = b;
-			out[2] = c;
-			out[3] = d;
-			out += BLOCK;
-			break;
-		}
-	} while (next < end);
+	const u64 *next, *end = from + count;
+	unsigned int looked, blocks;
+	u64 *out = to;
 
 	*kept = 0;
-	*skipped = (next - from) - (out - to);
-	if (out == to)
-		return count;
-
-	while (!to[lead])
-		lead++;
-	if (lead) {
-		*skipped += lead;
-		out -= lead;
-		memmove(to, to + lead, (out - to) * sizeof(*to));
+	if (count >= BLOCK && copy_block(to, from) && to[0]) {
+		*skipped = 0;
+		next = from + BLOCK;
+		out += BLOCK;
+	} else {
+		*out = find_entry(from, count, &looked);
+		*skipped = looked - 1;
+		if (!*out)
+			return looked;
+		next = from + looked;
+		out++;
 	}
 
-	for (; next + 2 * BLOCK <= end; next += 2 * BLOCK, out += 2 * BLOCK) {
+	while (end - next >= 4 * BLOCK) {
+		blocks = copy_blocks(out, next);
+		out += blocks * BLOCK;
+		next += blocks * BLOCK;
+		if (blocks < 4) {
+			next += BLOCK;
+			goto trim;
+		}
+	}
+	for (; end - next >= BLOCK; next += BLOCK, out += BLOCK) {
 		if (!copy_block(out, next)) {
 			next += BLOCK;
 			goto trim;
 		}
-		if (!copy_block(out + BLOCK, next + BLOCK)) {
-			next += 2 * BLOCK;
-			out += BLOCK;
-			goto trim;
-		}
 	}
-	while (next < end && empty < BLOCK) {
-		a = READ_ONCE(*next++);
-		*out++ = a;
-		empty = a ? 0 : empty + 1;
-	}
+	while (next < end)
+		*out++ = READ_ONCE(*next++);
 trim:
 	while (!out[-1])
 		out--;
@@ -558,10 +593,7 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 			ret = WALK_CHANGED;
 			break;
 		}
-		looked = 0;
-		do {
-			raw = READ_ONCE(from[looked++]);
-		} while (!raw && looked < count);
+		raw = find_entry(from, count, &looked);
 		w->work -= looked;
 		if (looked > 1) {
 			index += looked - 1;

@@ -14,13 +14,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import paths, store
+from . import paths, source, store
 from .apt import Apt, Package
 from .arches import ARCHES
 from .errors import Missing, SetupError
-from .kernels import Kernel
+from .kernels import Built, Kernel
 from .proc import need, run
 from .say import say, warn
+from .toolchain import Toolchain, toolchain
 
 KEPT = 2
 """Versions of a kernel kept in the cache: another run may be using the one before."""
@@ -127,6 +128,14 @@ def _resolve(kernel: Kernel, apt: Apt) -> tuple[str, str, str | None, list[Packa
     return version, release, foreign, list(packages.values())
 
 
+def _resolve_built(built: Built, apt: Apt) -> tuple[str, Package, Toolchain]:
+    """The version that names a build: the source's, and a digest of what else it is made from."""
+    package = apt.show(built.package)
+    tools = toolchain()
+    key = store.digest(tools.version, *source.inputs(built))
+    return f"{package.version}-{key}", package, tools
+
+
 def _extract(apt: Apt, packages: list[Package], partial: Path, final: Path) -> None:
     debs = partial / "debs"
     debs.mkdir()
@@ -164,6 +173,11 @@ def _from_current(kernel: Kernel, current: Path) -> Fetched | None:
     return found if found.root.is_dir() else None
 
 
+def _folder(version: str) -> str:
+    """A version may hold an epoch's colon; make would take it for a rule."""
+    return version.replace(":", "_")
+
+
 def fetch(kernel: Kernel) -> Fetched:
     """The newest version of this kernel the suite has; without network the newest in the cache.
 
@@ -177,13 +191,21 @@ def fetch(kernel: Kernel) -> Fetched:
         return cached
     try:
         apt.update()
-        version, release, foreign, packages = _resolve(kernel, apt)
-        # A version may hold an epoch's colon; make would take it for a rule.
-        folder = version.replace(":", "_")
-        final = home / folder
-        store.make_dir(
-            final, lambda partial: _extract(apt, packages, partial, final), f"kernel-{kernel.name}"
-        )
+        built = kernel.built
+        lock = f"kernel-{kernel.name}"
+        if built is not None:
+            foreign = None
+            version, package, tools = _resolve_built(built, apt)
+            final = home / _folder(version)
+            store.make_dir(
+                final, lambda partial: source.build(built, apt, package, tools, partial), lock
+            )
+            release = source.release_in(final)
+        else:
+            version, release, foreign, packages = _resolve(kernel, apt)
+            final = home / _folder(version)
+            store.make_dir(final, lambda partial: _extract(apt, packages, partial, final), lock)
+        folder = final.name
     except Missing:
         # What was there once does not show that it is there.
         raise

@@ -24,7 +24,9 @@ PACKAGES = (
     "python3-venv",
     "shellcheck",
     "sparse",
+    "tar",
     "util-linux",
+    "xz-utils",
     # What the kernel's headers need to build a module against them.
     "gcc-12",
     "libelf-dev",

@@ -14,6 +14,16 @@ from .errors import UsageError
 
 
 @dataclass(frozen=True)
+class Built:
+    """A kernel that is built here, for what no packaged one has."""
+
+    package: str
+    """Debian's package of the source."""
+    config: str
+    """File below configs/ with the options that are added to tinyconfig."""
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One row of the table."""
 
@@ -22,13 +32,15 @@ class Kernel:
     """A name from the table in `arches`."""
     suite: str
     """Where the kernel comes from."""
-    image: str
-    """Meta package that depends on the newest image."""
-    headers: str
-    """Meta package that depends on the newest headers."""
     levels: Mapping[str, int]
     """The variants this kernel is booted in, the default one first, and how many page-table levels
     the hardware then walks: both the kernel's config and the CPU decide."""
+    image: str = ""
+    """Meta package that depends on the newest image."""
+    headers: str = ""
+    """Meta package that depends on the newest headers."""
+    built: Built | None = None
+    """How it is built; it then has no packages of image and headers."""
     userland: str = "bookworm"
     """The suite of the guest's user space."""
     toolchain: str = "sid"
@@ -48,6 +60,9 @@ class Kernel:
         """The first of its variants."""
         return next(iter(self.levels))
 
+
+CHECKING = "checking-6.12-amd64"
+"""The kernel with the checkers: KASAN, lockdep, page_table_check, ptdump, failslab."""
 
 _X86_5 = {"5-level": 5, "4-level": 4, "pti": 5, "4-level-pti": 4}
 # 5.10 in Debian has no CONFIG_X86_5LEVEL: it walks four levels whatever the CPU can.
@@ -160,6 +175,14 @@ KERNELS: dict[str, Kernel] = {
             headers="linux-headers-riscv64",
             levels=_RISCV64,
             userland="trixie",
+        ),
+        # Last: it is built while the guests of the others run.
+        Kernel(
+            name=CHECKING,
+            arch="amd64",
+            suite="trixie",
+            built=Built("linux-source-6.12", "checking-amd64.config"),
+            levels={"5-level": 5, "4-level-pti": 4},
         ),
     )
 }

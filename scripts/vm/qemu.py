@@ -8,6 +8,7 @@ QEMU; `setpriv --pdeathsig` has the kernel end QEMU when the harness is killed w
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import signal
 import socket
@@ -20,13 +21,15 @@ from .accel import Accel
 from .arches import Arch
 from .errors import SetupError
 from .inside import wire
-from .proc import need
+from .proc import need, run
 from .variants import Variant
 
 # A busy host must not look like a hung guest: under emulation a guest's second can take many.
 CALM = ("watchdog_thresh=60", "rcupdate.rcu_cpu_stall_timeout=120")
 # An oops ends the guest at once (panic, and -no-reboot) instead of leaving it half alive.
 STRICT = ("oops=panic", "panic=-1")
+# The values of mmu-type, all of one length, so that nothing in the tree moves.
+MMU_TYPE = re.compile(rb"riscv,sv(?:39|48|57)\0")
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,25 @@ class Machine:
         ]
 
 
+def device_tree(machine: Machine) -> list[str]:
+    """QEMU's arguments for the device tree of a variant that needs another than QEMU's own.
+
+    It is QEMU's own with one word changed. Raises `SetupError` when that word is not there.
+    """
+    wanted = machine.variant.mmu_type.encode()
+    if not wanted:
+        return []
+    path = machine.log.with_suffix(".dtb")
+    arguments = machine.arguments()
+    arguments[arguments.index("-M") + 1] += f",dumpdtb={path}"
+    run(arguments, what="having QEMU write its device tree", error=SetupError)
+    tree, changed = MMU_TYPE.subn(wanted + b"\0", path.read_bytes())
+    if not changed:
+        raise SetupError("QEMU's device tree names no MMU", f"it is in {path}")
+    path.write_bytes(tree)
+    return ["-dtb", str(path)]
+
+
 def port_arguments(agent: int, monitor: int) -> list[str]:
     """QEMU's arguments for the agent's port and the monitor on two inherited sockets."""
     return [
@@ -148,6 +170,7 @@ class Qemu:
             "--pdeathsig",
             "KILL",
             *machine.arguments(),
+            *device_tree(machine),
             "-serial",
             f"file:{machine.log}",
             *port_arguments(agent.fileno(), monitor.fileno()),
@@ -200,6 +223,7 @@ def console_command(machine: Machine) -> Sequence[str]:
         "--pdeathsig",
         "KILL",
         *machine.arguments(),
+        *device_tree(machine),
         "-chardev",
         f"stdio,id=terminal,mux=on,signal=off,logfile={machine.log}",
         "-serial",

@@ -26,6 +26,18 @@ from .say import say
 SUITE = "sid"
 HOST = "amd64"
 PACKAGES = (
+    # What kernels are configured and built with.
+    "bc",
+    "bison",
+    "diffutils",
+    "flex",
+    "gzip",
+    "libelf-dev",
+    "libssl-dev",
+    "openssl",
+    "perl",
+    "tar",
+    # What modules are built with.
     "coreutils",
     "dash",
     "findutils",
@@ -126,9 +138,10 @@ class Toolchain:
         )
         return run(
             [
+                # A harness that is killed must not leave a build running.
+                *("setpriv", "--pdeathsig", "KILL"),
                 need("unshare", "util-linux"),
-                "--mount",
-                "--propagation=private",
+                *("--pid", "--kill-child", "--mount", "--propagation=private"),
                 "sh",
                 "-c",
                 script,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Build ptscope._core: cffi in API mode, with the stable ABI.
 
-cffi's definitions are made from ptscope.h and core.h themselves, so they cannot drift from what the
-module and core.c are compiled with. The converter knows few constructs and refuses all others: a
+cffi's definitions are made from the headers themselves, so they cannot drift from what the module
+and the C files are compiled with. The converter knows few constructs and refuses all others: a
 line that it silently left out would be a field that only one side has.
 """
 
@@ -14,6 +14,12 @@ from pathlib import Path
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
+# Each part of the core is a header for everybody and a C file; a header comes after those whose
+# structs it uses.
+HEADERS = ("ptscope.h", "core.h", "decode.h")
+SOURCES = ("core.c", "decode.c")
+# cffi's _core.c is one unit with all C files, and the loops over entries are worth more than -O2.
+OPTIMIZED = ["-O3"]
 WARNINGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]
 
 # The fixed-width types of linux/types.h, as asm-generic/int-ll64.h defines them for x86, arm64 and
@@ -86,17 +92,18 @@ def _with_known_types(line: str) -> str:
 def make() -> FFI:
     """The cffi builder that setup.py hands to setuptools."""
     ffi = FFI()
-    for header in ("ptscope.h", "core.h"):
+    for header in HEADERS:
         ffi.cdef(cdef((HERE / header).read_text()))
-    # core.c is included rather than compiled apart, so that its warnings can be errors while those
-    # of the code cffi generates are not ours.
+    # The C files are included rather than compiled apart, so that their warnings can be errors
+    # while those of the code cffi generates are not ours.
+    included = "".join(f'#include "{name}"\n' for name in SOURCES)
     ffi.set_source(
         "ptscope._core",
         '#pragma GCC diagnostic push\n#pragma GCC diagnostic error "-Wall"\n'
-        '#pragma GCC diagnostic error "-Wextra"\n#include "core.c"\n#pragma GCC diagnostic pop\n',
+        f'#pragma GCC diagnostic error "-Wextra"\n{included}#pragma GCC diagnostic pop\n',
         include_dirs=[str(HERE)],
-        depends=[str(HERE / name) for name in ("core.c", "core.h", "ptscope.h")],
-        extra_compile_args=WARNINGS,
+        depends=[str(HERE / name) for name in (*HEADERS, *SOURCES)],
+        extra_compile_args=[*OPTIMIZED, *WARNINGS],
         py_limited_api=True,
     )
     return ffi

@@ -197,6 +197,47 @@ int ptscope_cursor_next(struct ptscope_cursor *cursor)
 	return record->type;
 }
 
+/* Check every record of a batch and say what it holds: 0, or a PTSCOPE_BAD_ code. */
+int ptscope_batch_check(const void *buffer, __u64 length, __u64 sequence,
+			const struct ptscope_limits *limits, struct ptscope_batch_facts *facts)
+{
+	struct ptscope_cursor cursor;
+	int kind = ptscope_cursor_start(&cursor, buffer, length, sequence, limits);
+
+	memset(facts, 0, sizeof(*facts));
+	if (kind)
+		return kind;
+	while ((kind = ptscope_cursor_next(&cursor)) > 0) {
+		const struct ptscope_batch *batch = (const void *)cursor.record;
+		const struct ptscope_vma *vma = (const void *)cursor.record;
+		const struct ptscope_table *table = (const void *)cursor.record;
+		const struct ptscope_end *end = (const void *)cursor.record;
+
+		switch (kind) {
+		case PTSCOPE_RECORD_BATCH:
+			facts->lock = batch->lock;
+			facts->lock_ns = batch->lock_ns;
+			facts->retries = batch->retries;
+			break;
+		case PTSCOPE_RECORD_VMA:
+			facts->vmas++;
+			facts->address = vma->start;
+			break;
+		case PTSCOPE_RECORD_TABLE:
+			facts->tables++;
+			facts->address = table->address;
+			if (!(table->record.flags & PTSCOPE_AGAIN))
+				facts->entries += table->count;
+			break;
+		default:
+			facts->end_status = end->status;
+			facts->end_address = end->address;
+		}
+	}
+	facts->offset = cursor.offset;
+	return kind;
+}
+
 /* Write a request into a buffer; the bytes used, or a PTSCOPE_BAD_ code. */
 __s64 ptscope_request_build(void *buffer, __u64 room, __s32 pid, __u32 flags,
 			    const struct ptscope_range *ranges, __u32 count)

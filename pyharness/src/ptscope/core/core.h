@@ -52,6 +52,21 @@ struct ptscope_cursor {
 	const struct ptscope_record *record;	/* the current, checked record */
 };
 
+/* What one batch holds. */
+struct ptscope_batch_facts {
+	__u64 lock_ns;
+	__u64 vmas;			/* records, as the next one: those marked AGAIN too */
+	__u64 tables;
+	__u64 entries;			/* those of tables marked AGAIN left out */
+	__u64 address;			/* of the last table or VMA; 0 without one */
+	__u64 end_address;		/* as in ptscope_end */
+	__u64 offset;			/* of the record that is wrong */
+	__u32 lock;
+	__u32 retries;
+	__u32 end_status;		/* 0: the stream goes on */
+	__u32 reserved;
+};
+
 /* One entry of /proc/PID/pagemap, split. */
 struct ptscope_page {
 	__u64 frame;			/* when present; 0 when hidden */
@@ -71,6 +86,8 @@ const char *ptscope_bad_text(int code);
 
 int ptscope_cursor_start(struct ptscope_cursor *cursor, const void *buffer, __u64 length, __u64 sequence, const struct ptscope_limits *limits);
 int ptscope_cursor_next(struct ptscope_cursor *cursor);
+
+int ptscope_batch_check(const void *buffer, __u64 length, __u64 sequence, const struct ptscope_limits *limits, struct ptscope_batch_facts *facts);
 
 __s64 ptscope_request_build(void *buffer, __u64 room, __s32 pid, __u32 flags, const struct ptscope_range *ranges, __u32 count);
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ptscope._core import ffi, lib
@@ -16,6 +17,8 @@ WITH_VMAS: int = lib.PTSCOPE_WITH_VMAS
 WITH_USER_PGD: int = lib.PTSCOPE_WITH_USER_PGD
 MAX_RANGES: int = lib.PTSCOPE_MAX_RANGES
 MAX_READ: int = lib.PTSCOPE_MAX_READ
+
+SAME_VERSION = "use a module and a ptscope of the same version"
 
 _LOCKS: dict[int, Lock] = {
     lib.PTSCOPE_LOCK_READ: "read",
@@ -60,13 +63,11 @@ def parse_batch(data: bytes | bytearray, sequence: int, entries: Mapping[int, in
     # The core wants 8-byte alignment; whether a Python object happens to have it is no contract.
     words = ffi.new("uint64_t[]", -(-len(data) // 8))
     ffi.memmove(words, data, len(data))
-    limits = ffi.new("struct ptscope_limits *")
-    for level, count in entries.items():
-        limits.entries[level] = count
+    limits = limits_of(entries)
     cursor = ffi.new("struct ptscope_cursor *")
     bad = lib.ptscope_cursor_start(cursor, words, len(data), sequence, limits)
     if bad:
-        raise BadStream(f"the module's stream is broken in batch {sequence}: {_bad(bad)}")
+        raise _broken(sequence, 0, bad)
 
     head: Any = None
     end: End | None = None
@@ -82,11 +83,7 @@ def parse_batch(data: bytes | bytearray, sequence: int, entries: Mapping[int, in
             record = ffi.cast("struct ptscope_end *", cursor.record)
             end = End(_ENDS[record.status], record.address)
     if kind < 0:
-        raise BadStream(
-            f"the module's stream is broken in batch {sequence} at byte {cursor.offset}: "
-            f"{_bad(kind)}",
-            "use a module and a ptscope of the same version",
-        )
+        raise _broken(sequence, cursor.offset, kind)
     return Batch(
         sequence=head.sequence,
         lock=_LOCKS[head.lock],
@@ -94,6 +91,84 @@ def parse_batch(data: bytes | bytearray, sequence: int, entries: Mapping[int, in
         retries=head.retries,
         records=tuple(records),
         end=end,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """What one batch holds; `address` is that of its last table or VMA, `lock_ns` in ns.
+
+    `vmas` and `tables` count records, `entries` leaves out those that came before already.
+    """
+
+    sequence: int
+    lock: Lock
+    lock_ns: int
+    retries: int
+    vmas: int
+    tables: int
+    entries: int
+    address: int
+    end: End | None
+
+
+class BatchChecker:
+    """Checks the batches of one stream, in their order, record by record, without copying them."""
+
+    def __init__(self, entries: Mapping[int, int]) -> None:
+        """`entries` as in parse_batch."""
+        self._limits = limits_of(entries)
+        self._facts = ffi.new("struct ptscope_batch_facts *")
+        self._sequence = 0
+        self.end: End | None = None
+
+    def check(self, data: memoryview) -> BatchFacts:
+        """The facts of the next batch, which must be aligned to 8 bytes.
+
+        Raises BadStream when it breaks a rule of ptscope.h, or comes after the end.
+        """
+        sequence = self._sequence
+        if self.end is not None:
+            raise BadStream("the stream goes on after its end record", SAME_VERSION)
+        facts = self._facts
+        bad = lib.ptscope_batch_check(
+            ffi.from_buffer(data), len(data), sequence, self._limits, facts
+        )
+        if bad:
+            raise _broken(sequence, facts.offset, bad)
+        if facts.end_status:
+            self.end = End(_ENDS[facts.end_status], facts.end_address)
+        self._sequence += 1
+        return BatchFacts(
+            sequence=sequence,
+            lock=_LOCKS[facts.lock],
+            lock_ns=facts.lock_ns,
+            retries=facts.retries,
+            vmas=facts.vmas,
+            tables=facts.tables,
+            entries=facts.entries,
+            address=facts.address,
+            end=self.end,
+        )
+
+
+def batch_buffer(size: int = MAX_READ) -> memoryview:
+    """A buffer for batches: writable, of `size` bytes, aligned as the core wants it."""
+    return memoryview(ffi.buffer(ffi.new("uint64_t[]", size // 8))).cast("B")
+
+
+def limits_of(entries: Mapping[int, int]) -> Any:
+    """A ``struct ptscope_limits``: the entries of a table for each wire level that is walked."""
+    limits = ffi.new("struct ptscope_limits *")
+    for level, count in entries.items():
+        limits.entries[level] = count
+    return limits
+
+
+def _broken(sequence: int, offset: int, code: int) -> BadStream:
+    return BadStream(
+        f"the module's stream is broken in batch {sequence} at byte {offset}: {_bad(code)}",
+        SAME_VERSION,
     )
 
 

@@ -24,7 +24,7 @@ from ptscope.errors import (
     UsageError,
 )
 from ptscope.host import Host
-from ptscope.raw.records import Batch, EndStatus
+from ptscope.raw.records import Batch, End, EndStatus
 from ptscope.raw.stream import (
     MAX_RANGES,
     MAX_READ,
@@ -152,19 +152,12 @@ class ModuleSource:
                 file.write(request)
                 batches = list(read_batches(file, entries))
         except OSError as error:
-            raise self._explained(path, pid, error) from None
-        end = batches[-1].end if batches else None
-        if end is None:
-            raise BadStream(
-                "the module's stream stopped without its end record",
-                "look for messages of the kernel (`dmesg`) and report it",
-            )
-        if end.status != "done":
-            kind, cause, remedy = ENDS[end.status]
-            raise kind(cause.format(who=pid, address=end.address), remedy)
+            raise self.explained(path, pid, error) from None
+        check_end(pid, batches[-1].end if batches else None)
         return batches
 
-    def _explained(self, path: Path, pid: Pid, error: OSError) -> PtscopeError:
+    def explained(self, path: Path, pid: Pid, error: OSError) -> PtscopeError:
+        """What an error of a file of the module means for a request about `pid`."""
         if isinstance(error, PermissionError):
             return refused(self.host)
         row = ERRNOS.get(error.errno or 0)
@@ -172,6 +165,21 @@ class ModuleSource:
             return cannot_open(self.host, path, error)
         kind, cause, remedy = row
         return kind(cause.format(who=pid), remedy)
+
+
+def check_end(pid: Pid, end: End | None) -> None:
+    """Raise what the end of a stream says, unless all that was asked for was walked.
+
+    The TargetErrors; BadStream for a stream without its end record.
+    """
+    if end is None:
+        raise BadStream(
+            "the module's stream stopped without its end record",
+            "look for messages of the kernel (`dmesg`) and report it",
+        )
+    if end.status != "done":
+        kind, cause, remedy = ENDS[end.status]
+        raise kind(cause.format(who=pid, address=end.address), remedy)
 
 
 def read_batches(file: RawIOBase, entries: Mapping[int, int]) -> Iterator[Batch]:

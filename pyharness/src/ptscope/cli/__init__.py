@@ -35,6 +35,7 @@ COMMANDS: dict[str, Row] = {
     "layout": Row("ptscope.cli.layout:layout", "The page-table layout of the running kernel."),
     "decode": Row("ptscope.cli.decode:decode", "Explain one raw entry, offline."),
     "walk": Row("ptscope.cli.walk:walk", "Walk addresses of a process, from the PGD to the leaf."),
+    "map": Row("ptscope.cli.map:map_", "What a process maps, by VMA, page size and level."),
 }
 
 

@@ -11,7 +11,7 @@ export RUN FILES TESTS
 boot_options = $(if $(KERNEL),--debian $(KERNEL)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(FILES),--files "$$FILES") $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install build demo test matrix lint vm vm-shell vm-quick clean clean-cache
+.PHONY: help install build demo test matrix bench lint vm vm-shell vm-quick clean clean-cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test: install ## run all tests, on the host and inside guests (ONLY='host 5-leve
 
 matrix: install ## the guest tests on every kernel and in every variant (ONLY='7.2-arm64 lpa2 race ...')
 	@$(VM) matrix $(foreach row,$(ONLY),--only $(row))
+
+bench: install ## what ways of reading page tables cost, in instructions (KERNEL='debian-6.12-amd64 ...')
+	@$(VM) bench $(foreach name,$(KERNEL),--debian $(name)) $(VMFLAGS)
 
 lint: build ## ruff, mypy, the module's own checks
 	@scripts/lint.sh

@@ -212,6 +212,13 @@ def matrix(options: argparse.Namespace) -> int:
     return run_matrix(options.only or [], options.jobs)
 
 
+def bench(options: argparse.Namespace) -> int:
+    """`bench`."""
+    from .bench import run_bench
+
+    return run_bench(options.debian or [], options.stall_memory)
+
+
 def quick(options: argparse.Namespace) -> int:
     """`quick`."""
     from .quick import run_quick

@@ -152,6 +152,24 @@ def parser() -> argparse.ArgumentParser:
     quick.add_argument(
         "words", nargs="*", metavar="PYTEST-ARG", help="for pytest (default: all main guest tests)"
     )
+    bench = command(
+        "bench",
+        commands.bench,
+        "what ways of reading page tables cost, in instructions, side by side",
+    )
+    bench.add_argument(
+        "--debian",
+        action="append",
+        metavar="NAME",
+        help=f"a kernel, more than one if given again; by default {', '.join(plan.BENCH_KERNELS)}",
+    )
+    bench.add_argument(
+        "--stall-memory",
+        type=_count,
+        default=3584,
+        metavar="MIB",
+        help="RAM of the guest with the 4 GiB process; from 5632 on its pages are real memory",
+    )
     demo = command("demo", commands.demo, "walk a live process in a guest and compare with pagemap")
     _boot_options(demo)
     return top

@@ -26,6 +26,7 @@ SCENARIO_FILES = (
     "test_lockdown_after.py",
     "test_wrong_module.py",
     "test_race.py",
+    "test_speed.py",
 )
 """Files below tests/guest that rows of their own run; every other test file belongs to `MAIN`."""
 SECONDS = 900.0
@@ -85,6 +86,8 @@ PLAN: tuple[Row, ...] = (
     # Freed pages are filled with 0xaa: a walker that reads one shows it.
     Row("race", "5-level", ("test_race.py",), smp=2, init=("page_poison=1",)),
     Row("race", "4-level-pti", ("test_race.py",), smp=2, init=("page_poison=1",)),
+    # The same path must not become longer: instructions are counted.
+    Row("icount", "5-level", ("test_speed.py",), icount=True),
     Row(
         "lockdown-before",
         "5-level",
@@ -113,6 +116,10 @@ PLAN: tuple[Row, ...] = (
     ),
     Row("nomodule", "5-level", ("test_nomodule.py",), module="none", init=("vm.module=none",)),
 )
+
+
+BENCH_KERNELS = ("debian-6.1-amd64", "debian-6.12-amd64")
+"""What `make bench` measures on when not told otherwise."""
 
 
 def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:

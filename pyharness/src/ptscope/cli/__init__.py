@@ -36,6 +36,7 @@ COMMANDS: dict[str, Row] = {
     "decode": Row("ptscope.cli.decode:decode", "Explain one raw entry, offline."),
     "walk": Row("ptscope.cli.walk:walk", "Walk addresses of a process, from the PGD to the leaf."),
     "map": Row("ptscope.cli.map:map_", "What a process maps, by VMA, page size and level."),
+    "who": Row("ptscope.cli.who:who", "Which processes map a frame, where and how."),
 }
 
 

@@ -33,7 +33,7 @@ class Opener(Protocol):
     """Makes streams: `open_stream` of a ModuleSource, or what a test has."""
 
     def __call__(
-        self, process: Process, ranges: Sequence[tuple[int, int]] | None
+        self, process: Process, ranges: Sequence[tuple[int, int]] | None, /
     ) -> AbstractContextManager[RawStream]:
         """A stream of these ranges of a process, VMAs and user root included; None: of all."""
 

@@ -293,9 +293,10 @@ static unsigned int entries_ahead(const struct walk *w, const struct ptscope_lev
  *
  * High up in the tree nearly all is empty, so this goes by eight.
  *
- * Contract: that of read_entries() for @from.  The value returned comes from
- * one read.  Entries behind it may have been read too, but nothing is made
- * of that: they will be read when they are looked at.
+ * Contract: that of read_entries() for @from.  Each entry is read once, and
+ * what was read is what is returned.  Entries of the same eight behind it are
+ * read too, but nothing is made of that: @looked leaves them out, so they are
+ * read when their turn comes.
  *
  * Return: its value, or 0 if all are empty.
  */
@@ -304,7 +305,7 @@ static u64 find_entry(const u64 *from, unsigned int count, unsigned int *looked)
 	const u64 *next = from, *end = from + count;
 	u64 raw = 0;
 
-	while (end - next >= 2 * BLOCK) {
+	for (; end - next >= 2 * BLOCK; next += 2 * BLOCK) {
 		u64 a = READ_ONCE(next[0]);
 		u64 b = READ_ONCE(next[1]);
 		u64 c = READ_ONCE(next[2]);
@@ -314,9 +315,15 @@ static u64 find_entry(const u64 *from, unsigned int count, unsigned int *looked)
 		u64 g = READ_ONCE(next[6]);
 		u64 h = READ_ONCE(next[7]);
 
-		if (a | b | c | d | e | f | g | h)
-			break;
-		next += 2 * BLOCK;
+		if (unlikely(a | b | c | d | e | f | g | h)) {
+			const u64 eight[] = { a, b, c, d, e, f, g, h };
+			unsigned int i = 0;
+
+			while (!eight[i])
+				i++;
+			*looked = next - from + i + 1;
+			return eight[i];
+		}
 	}
 	while (!raw && next < end)
 		raw = READ_ONCE(*next++);
@@ -368,8 +375,8 @@ static __always_inline unsigned int copy_blocks(u64 *to, const u64 *from)
  * Goes by blocks of four, and an empty block ends the run, so that a full
  * table costs little more than its loads and stores.
  *
- * Contract: that of read_entries() for @from.  What is copied to @to, which
- * nobody else writes, comes from one read of each entry.
+ * Contract: that of read_entries() for @from.  Each entry is read once, and
+ * what was read is copied to @to, which nobody else writes.
  *
  * Return: how many entries were looked at.
  */
@@ -377,20 +384,31 @@ static unsigned int copy_run(u64 *to, const u64 *from, unsigned int count,
 			     unsigned int *skipped, unsigned int *kept)
 {
 	const u64 *next, *end = from + count;
-	unsigned int looked, blocks;
+	unsigned int looked, blocks, lead;
 	u64 *out = to;
 
 	*kept = 0;
-	if (count >= BLOCK && copy_block(to, from) && to[0]) {
-		*skipped = 0;
-		next = from + BLOCK;
-		out += BLOCK;
-	} else {
-		*out = find_entry(from, count, &looked);
-		*skipped = looked - 1;
+	*skipped = count;
+	next = from;
+	if (count >= BLOCK) {
+		next += BLOCK;
+		if (copy_block(to, from)) {
+			for (lead = 0; !to[lead]; lead++)
+				;
+			*skipped = lead;
+			out += BLOCK - lead;
+			if (lead)
+				memmove(to, to + lead, (out - to) * sizeof(*to));
+		}
+	}
+	if (out == to) {
+		if (next == end)
+			return count;
+		*out = find_entry(next, end - next, &looked);
 		if (!*out)
-			return looked;
-		next = from + looked;
+			return count;
+		next += looked;
+		*skipped = next - from - 1;
 		out++;
 	}
 

@@ -17,8 +17,8 @@ from . import fetch, kernels, module, overlay, package, paths, prepare, qemu, va
 from .errors import NeverUp, SetupError, TimedOut, UsageError
 from .guest import Guest
 from .inside import wire
-from .install import install as install_packages
 from .overlay import Contents
+from .packages import install as install_packages
 from .prepare import Bootable, Options
 from .prepare import tests as tests
 from .say import say, warn
@@ -27,8 +27,8 @@ from .scratch import scratch_dir
 LOGS_KEPT = 40
 
 
-def install(options: argparse.Namespace) -> int:
-    """`install`."""
+def packages(options: argparse.Namespace) -> int:
+    """`packages`."""
     install_packages()
     return 0
 

@@ -132,12 +132,22 @@ class Job:
 
 
 class Guest:
-    """A guest from boot to end. ``boot_seconds`` bounds the boot."""
+    """A guest from boot to end. ``boot_seconds`` bounds the boot.
+
+    ``expected`` are patterns of reports its kernel has to make (`splat.judge`): any other is a
+    failure as ever, and so is the lack of one of these.
+    """
 
     hello: Hello
 
-    def __init__(self, machine: Machine, boot_seconds: float = BOOT_SECONDS) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        boot_seconds: float = BOOT_SECONDS,
+        expected: Sequence[str] = (),
+    ) -> None:
         self.machine = machine
+        self._expected = tuple(expected)
         self._boot_seconds = boot_seconds
         self._jobs: dict[int, Job] = {}
         # A restored guest goes on with the jobs it had; new ones must not be confused with them.
@@ -196,7 +206,7 @@ class Guest:
     def _no_result(self, cause: str, kind: type[NoResult] = NoResult) -> Exception:
         """The error for a guest without a result: its kernel's report, else the end of its log."""
         log = self.log()
-        reports = splat.find(log)
+        reports = splat.judge(log, self._expected).unexpected
         if reports:
             return self._splat(reports)
         tail = "\n".join(f"    {line}" for line in log.splitlines()[-LOG_LINES:])
@@ -204,7 +214,7 @@ class Guest:
         said = f"\n    QEMU: {complaint}" if complaint else ""
         return kind(f"{cause}; the end of its log ({named(self.machine.log)}):\n{tail}{said}")
 
-    def _splat(self, reports: list[splat.Report]) -> Splat:
+    def _splat(self, reports: Sequence[splat.Report]) -> Splat:
         text = "\n".join(f"  {r.kind}, line {r.line}:\n{r}" for r in reports)
         return Splat(
             f"the guest's kernel reported {len(reports)} problem(s)"
@@ -364,17 +374,26 @@ class Guest:
             )
 
     def check(self) -> None:
-        """Raise `Splat` when the kernel has reported a problem so far."""
-        reports = splat.find(self.log())
+        """Raise `Splat` when the kernel has reported a problem so far that is not expected."""
+        reports = splat.judge(self.log(), self._expected).unexpected
         if reports:
             raise self._splat(reports)
 
     def finish(self, seconds: float = 30.0) -> None:
-        """Power off and judge the log: raises `Splat` when the kernel reported a problem."""
+        """Power off and judge the log: raises `Splat` when the kernel reported a problem.
+
+        So it does when a report that is expected was not made.
+        """
         with contextlib.suppress(NoResult):
             self.send(wire.BYE, 0)
         ended = self._qemu.wait(seconds)
         self.check()
+        missing = splat.judge(self.log(), self._expected).missing
+        if missing:
+            raise Splat(
+                f"the guest's kernel did not report: {', '.join(missing)}"
+                f" ({named(self.machine.log)})"
+            )
         if not ended:
             raise self._no_result(f"the guest did not power off within {seconds:.0f} s")
 

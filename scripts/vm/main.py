@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(function=function)
         return sub
 
-    command("install", commands.install, "install the Debian packages that are missing")
+    command("packages", commands.packages, "install the Debian packages that are missing")
     command("build", commands.build, "make .venv and build ptscope.ko for the newest kernel")
     command("kdir", commands.kdir, "print where the newest kernel's headers are (for make KDIR=)")
     run = command(

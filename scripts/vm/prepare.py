@@ -15,6 +15,7 @@ from .arches import ARCHES
 from .base import base
 from .errors import UsageError
 from .overlay import Contents
+from .plan import PLANTED
 from .proc import need, run
 from .qemu import Machine
 
@@ -85,6 +86,9 @@ def contents(bootable: Bootable) -> Contents:
         for name, path in cross.build(kernel).items():
             folder = f"{overlay.PACKAGES}/ptscope" if name == cross.CORE else "tests/guest"
             built[f"{folder}/{name}"] = cpio.file(path, 0o755)
+    if kernel.name == kernels.CHECKING:
+        planted = module.build(fetched, fetched.release, planted=True)
+        built[PLANTED.lstrip("/").replace("lib/", "usr/lib/", 1)] = cpio.file(planted)
     return Contents(
         module=module.build(fetched, fetched.release),
         foreign_module=module.build(fetched, foreign) if foreign else None,

@@ -37,6 +37,20 @@ REPORTS = {
         "BUG: KASAN: use-after-free in walk_pte+0x1f/0x90 [ptscope]",
         "BUG: soft lockup - CPU#0 stuck for 22s! [churn:231]",
         "kernel BUG at mm/huge_memory.c:2000!",
+        "kernel BUG at mm/page_table_check.c:86!",
+        "kernel BUG at lib/list_debug.c:53!",
+        "BUG: KASAN: slab-use-after-free in walk_ptes+0x1f/0x90 [ptscope]",
+        "BUG: KASAN: slab-out-of-bounds in copy_run+0x1f/0x90 [ptscope]",
+        "BUG: KASAN: vmalloc-out-of-bounds in open_run+0x1f/0x90 [ptscope]",
+        "BUG: KASAN: double-free in ptscope_job_end+0x1f/0x90 [ptscope]",
+        "BUG kmalloc-64 (Tainted: G           O      ): Poison overwritten",
+        "BUG kmalloc-cg-4k (Not tainted): Object already free",
+        "BUG: MAX_LOCKDEP_CHAINS too low!",
+        "BUG: MAX_LOCKDEP_ENTRIES too low!",
+        "BUG: workqueue leaked atomic, lock or RCU: kworker/0:1[12]",
+        "BUG: using smp_processor_id() in preemptible [00000000] code: python3/99",
+        "BUG: spinlock bad magic on CPU#0, python3/99",
+        "BUG: stack guard page was hit at 0000000000c0ffee (stack is 0..1)",
     ],
     "WARNING": [
         "WARNING: CPU: 0 PID: 99 at mm/page_alloc.c:5500 __alloc_pages+0x2f/0x40",
@@ -51,6 +65,14 @@ REPORTS = {
         "WARNING: lock held when returning to user space!",
         "[ BUG: Invalid wait context ]",
         "INFO: trying to register non-static key.",
+        "WARNING: possible irq lock inversion dependency detected",
+        "WARNING: SOFTIRQ-safe -> SOFTIRQ-unsafe lock order detected",
+        "WARNING: HARDIRQ-safe -> HARDIRQ-unsafe lock order detected",
+        "WARNING: Nested lock was not taken",
+        "WARNING: bad contention detected!",
+        "WARNING: held lock freed!",
+        "WARNING: python3/99 still has locks held!",
+        "INFO: lockdep is turned off.",
     ],
     "oops": [
         "Oops: 0000 [#1] PREEMPT SMP PTI",
@@ -60,13 +82,29 @@ REPORTS = {
         "traps: PANIC: double fault, error_code: 0x0",
         "invalid opcode: 0000 [#1] PREEMPT SMP",
     ],
-    "bad page": ["mm/pgtable-generic.c:51: bad pmd 000000007c7a5e1b(80000001234008e7)"],
+    "KASAN": [
+        "KASAN: null-ptr-deref in range [0x0000000000000008-0x000000000000000f]",
+        "KASAN: probably user-memory-access in range [0x0000000041414140-0x0000000041414147]",
+        "UBSAN: array-index-out-of-bounds in walk.c:99:3",
+    ],
+    "bad page": [
+        "mm/pgtable-generic.c:51: bad pmd 000000007c7a5e1b(80000001234008e7)",
+        "mm/pgtable-generic.c:40: bad pud 000000007c7a5e1b(80000001234008e7)",
+        "mm/pgtable-generic.c:29: bad p4d 000000007c7a5e1b(80000001234008e7)",
+    ],
     "stall": [
         "rcu: INFO: rcu_preempt self-detected stall on CPU",
         "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
         "rcu: rcu_preempt kthread starved for 5000 jiffies!",
+        "rcu: rcu_preempt kthread timer wakeup didn't happen for 5000 jiffies! g1 f0x0",
+        "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 1-.... }",
     ],
     "hung task": ["INFO: task ptscope:412 blocked for more than 120 seconds."],
+    "lockup": [
+        "BUG: soft lockup - CPU#0 stuck for 22s! [churn:231]",
+        "watchdog: BUG: soft lockup - CPU#1 stuck for 134s! [walker:231]",
+        "Watchdog detected hard LOCKUP on cpu 1",
+    ],
     "panic": ["Kernel panic - not syncing: Fatal exception"],
     "refcount": ["refcount_t: underflow; use-after-free."],
 }
@@ -100,6 +138,51 @@ def test_a_report_is_shown_to_its_end_and_counted_once() -> None:
     assert "end trace" in first.lines[-1]
     assert any("frame9" in line for line in first.lines)
     assert second.kind == "panic"
+
+
+CIRCULAR = """\
+[    9.1] ======================================================
+[    9.1] WARNING: possible circular locking dependency detected
+[    9.1] 6.12.117 #1 Tainted: G           O
+[    9.1] ------------------------------------------------------
+[    9.1] python3/99 is trying to acquire lock:
+[    9.1]  *** DEADLOCK ***
+[    9.1] stack backtrace:
+[    9.1]  <TASK>
+[    9.1]  </TASK>
+"""
+FREED = """\
+[    9.2] ==================================================================
+[    9.2] BUG: KASAN: slab-use-after-free in use_after_free+0x46/0x60 [ptscope]
+[    9.2] Read of size 8 at addr ffff888001234570 by task python3/99
+[    9.2]  <TASK>
+[    9.2]  </TASK>
+"""
+WANTED = (r"possible circular locking", r"KASAN: slab-use-after-free in use_after_free\S+ \[")
+
+
+def test_reports_that_are_wanted_are_no_failure() -> None:
+    verdict = splat.judge(BOOT + CIRCULAR + FREED, WANTED)
+    assert (verdict.unexpected, verdict.missing) == ((), ())
+
+
+def test_any_other_report_is_one() -> None:
+    other = FREED.replace("use_after_free+", "walk_ptes+")
+    verdict = splat.judge(BOOT + CIRCULAR + other + FREED, WANTED)
+    assert [report.first for report in verdict.unexpected] == [other.splitlines()[1]]
+    assert verdict.missing == ()
+
+
+def test_a_report_is_wanted_once() -> None:
+    verdict = splat.judge(BOOT + CIRCULAR + FREED + FREED, WANTED)
+    assert len(verdict.unexpected) == 1
+
+
+def test_the_lack_of_a_wanted_report_is_a_failure() -> None:
+    assert splat.judge(BOOT + CIRCULAR, WANTED).missing == WANTED[1:]
+    assert splat.judge(BOOT, WANTED).missing == WANTED
+    # what only looks like it, further down in another report, is not it
+    assert splat.judge(BOOT + FREED, (r"Read of size 8",)).missing == (r"Read of size 8",)
 
 
 def test_why_a_module_was_refused() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from encoders import encoder
 from ptscope.decode.entry import Entry, decode
 from ptscope.decode.layout import Layout, available, load
 from ptscope.decode.rules import rules_for
-from ptscope.errors import BadStream, Exited, NoSuchProcess
+from ptscope.errors import BadStream, Exited, NoSuchProcess, NotPermitted
 from ptscope.raw.pagemap import Page
 from ptscope.raw.records import End
 from ptscope.raw.stream import batch_buffer
@@ -315,7 +316,7 @@ def test_a_page_that_goes_away_is_no_lie(myself: Process, monkeypatch: pytest.Mo
     assert (result.mappers[0].mappings if result.mappers else ()) == ()
     assert result.changed == 1
     assert result.lasting == []
-    assert "1 mappings were gone" in " ".join(render(result).split())
+    assert "1 mapping gone when looked at again" in " ".join(render(result).split())
 
 
 def test_a_page_that_comes_late_is_no_lie(myself: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,6 +340,42 @@ def test_a_process_that_exits_is_skipped(myself: Process) -> None:
     assert [each.cause for each in result.skipped] == ["process 7 (gone) has exited"]
     assert result.looked == 0
     assert "process 7 (gone) has exited" in render(result)
+
+
+def test_a_process_that_may_not_be_looked_at_is_skipped(
+    myself: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But when there is no other, that is the answer."""
+    refused = NotPermitted("no", "be root")
+    frame = Frame(PFN, 1 << 5, 1)
+
+    def opener(of: Process, ranges: object) -> Bytes:
+        if of.comm == "refuses":
+            raise refused
+        return Bytes(s.FIVE, STREAM)
+
+    other = replace(myself, comm="refuses")
+    result = Answer(PFN, "module", "6.1.0", s.FIVE, False, frame, frame)
+    tables = Tables(s.FIVE, opener)
+    ask(result, Census([Space(other), Space(myself)]), tables, lambda text: None)
+    assert [each.cause for each in result.skipped] == ["no"]
+    assert result.found == 1
+    with pytest.raises(NotPermitted):
+        ask(
+            Answer(PFN, "module", "6.1.0", s.FIVE, False, frame, frame),
+            Census([Space(other)]), tables, lambda text: None,
+        )  # fmt: skip
+
+
+def test_without_proc_what_the_module_shows_is_shown_unchecked(
+    myself: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(proc: Path) -> tuple[Vma, ...]:
+        raise NotPermitted("maps may not be read")
+
+    monkeypatch.setattr(asking, "read_maps", refuse)
+    result = answer(myself)
+    assert [m.agrees for mapper in result.mappers for m in mapper.mappings] == [None]
 
 
 def test_those_that_share_are_looked_at_once(myself: Process) -> None:

@@ -17,6 +17,7 @@ from ptscope.who.answer import Answer, Mapper, Mapping
 from ptscope.who.places import Place
 
 HEADS = ("pid", "comm", "address", "perms", "size", "vma")
+PLURALS = {"mapping": "s", "address space": "s", "process": "es", "kernel thread": "s"}
 SHOWN = 64  # mappings of one process
 LETTERS = (("read", "r"), ("write", "w"), ("exec", "x"))
 NAMED_SKIPPED = 8
@@ -127,15 +128,18 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join([*cells, row[5]]).rstrip()
 
 
+def _some(count: int, noun: str) -> str:
+    return f"{count} {noun if count == 1 else noun + PLURALS[noun]}"
+
+
 def _found(answer: Answer) -> str:
     count = answer.found
-    noun = "mapping" if count == 1 else "mappings"
     if answer.moving:
-        return f"{count} {noun}; the kernel's count changed meanwhile"
+        return f"{_some(count, 'mapping')}; the kernel's count changed meanwhile"
     counted = answer.counted
     if counted is None:
-        return f"{count} {noun}; the kernel does not count those of such a frame"
-    text = f"{count} of {counted} {'mapping' if counted == 1 else 'mappings'}"
+        return f"{_some(count, 'mapping')}; the kernel does not count those of such a frame"
+    text = f"{count} of {_some(counted, 'mapping')}"
     if count < counted:
         text += (
             "; the others may be of processes not looked at"
@@ -149,17 +153,17 @@ def _found(answer: Answer) -> str:
 
 
 def _looked(answer: Answer) -> str:
-    parts = [f"{answer.looked} address spaces"]
+    parts = [_some(answer.looked, "address space")]
     if answer.entries:
         parts.append(f"{answer.entries} entries")
     if answer.sharing:
-        parts.append(f"{answer.sharing} more processes that share one")
+        parts.append(f"shared with {_some(answer.sharing, 'process')} more")
     if answer.kernel_threads:
-        parts.append(f"{answer.kernel_threads} kernel threads have none")
+        parts.append(f"without {_some(answer.kernel_threads, 'kernel thread')}, which have none")
     if answer.kernel is not None:
         parts.append("the kernel half")
     if answer.changed:
-        parts.append(f"{answer.changed} mappings were gone when they were looked at again")
+        parts.append(f"{_some(answer.changed, 'mapping')} gone when looked at again")
     if answer.limited:
         parts.append("only those asked for")
     return ", ".join(parts)

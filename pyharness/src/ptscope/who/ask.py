@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from ptscope.decode.layout import Layout
-from ptscope.errors import TargetError
+from ptscope.errors import NotPermitted, TargetError, Unsupported
 from ptscope.raw.pagemap import Page
 from ptscope.source.pagemap import PagemapFile
 from ptscope.source.stream import RawStream
@@ -74,24 +74,29 @@ class Leaves:
 def ask(answer: Answer, census: Census, eyes: Tables | Leaves, tell: Tell) -> None:
     """Look at all processes of the census; fills the answer.
 
-    A process that exits or executes a program meanwhile is among the `skipped` ones. Raises
-    NotPermitted and Unsupported, which concern all of them.
+    A process that exits or executes a program meanwhile, or that we may not look at, is among the
+    `skipped` ones. Raises Unsupported, which concerns all of them, and NotPermitted when we may
+    look at none.
     """
     answer.kernel_threads = census.kernel_threads
     answer.skipped += census.skipped
+    refusal: NotPermitted | None = None
     for number, space in enumerate(census.spaces, 1):
         process = space.process
         prefix = f"{number} of {len(census.spaces)} processes, {process.pid} {process.comm}"
         tell(prefix)
         try:
             mapper = _look(answer, space, eyes, partial(_tell_at, tell, prefix))
-        except TargetError as error:
+        except (TargetError, NotPermitted) as error:
             answer.skipped.append(skipped(process, error))
+            refusal = error if isinstance(error, NotPermitted) else refusal
             continue
         answer.looked += 1
         answer.sharing += len(space.sharers)
         if mapper.mappings:
             answer.mappers.append(mapper)
+    if refusal is not None and not answer.looked:
+        raise refusal
 
 
 def _tell_at(tell: Tell, prefix: str, text: str) -> None:
@@ -105,20 +110,30 @@ def _look(answer: Answer, space: Space, eyes: Tables | Leaves, tell: Tell) -> Ma
     process.check_unchanged()
     if not places:
         return Mapper(process, space.sharers, ())
-    places = list(_with_names(process, places))
     if isinstance(eyes, Leaves):
         return Mapper(process, space.sharers, tuple(Mapping(place) for place in places))
-    mappings = []
+    try:
+        places = list(_with_names(process, places))
+        mappings = list(_checked_all(eyes, process, answer, places))
+    except (NotPermitted, Unsupported):
+        # The module shows what /proc does not show us: without names, and unchecked.
+        mappings = [Mapping(place) for place in places]
+    return Mapper(process, space.sharers, tuple(mappings))
+
+
+def _checked_all(
+    eyes: Tables, process: Process, answer: Answer, places: Sequence[Place]
+) -> Iterator[Mapping]:
+    """The places that are still there, with what pagemap says of them."""
     with PagemapFile(process.proc, hidden=False) as pagemap:
         for place in places[:CHECKED]:
             mapping = _checked(eyes, process, answer, place, pagemap)
             if mapping is None:
                 answer.changed += 1
             else:
-                mappings.append(mapping)
+                yield mapping
         process.check_unchanged()
-    mappings += [Mapping(place) for place in places[CHECKED:]]
-    return Mapper(process, space.sharers, tuple(mappings))
+    yield from map(Mapping, places[CHECKED:])
 
 
 def _with_names(process: Process, places: Sequence[Place]) -> Iterator[Place]:

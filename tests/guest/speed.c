@@ -38,6 +38,7 @@
 #define FILES "/sys/kernel/debug/ptscope/"
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define REPEATS 5
+#define RANGE 131072		/* pages of a populated range */
 #define ROOM (48ul << 20)	/* bytes for whatever a method reads */
 #define SAMPLES 512		/* addresses that are enough for methods that take one at a time */
 #define MAX_VMAS 65536
@@ -518,13 +519,13 @@ static void fill(struct work *work, size_t length, uint64_t stride)
 /* Every page of a range. */
 static void build_dense(struct work *work)
 {
-	fill(work, 65536 * page_size, page_size);
+	fill(work, RANGE * page_size, page_size);
 }
 
 /* Every second page of a range. */
 static void build_alternate(struct work *work)
 {
-	fill(work, 65536 * page_size, 2 * page_size);
+	fill(work, RANGE * page_size, 2 * page_size);
 }
 
 /* A page in each PTE table of a range, all of them the zero page. */

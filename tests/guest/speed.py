@@ -144,7 +144,7 @@ BOUNDS: tuple[Bound | Ratio, ...] = (
         for scenario in ("dense", "alternate", "tables", "spread", "vmas", "process")
     ),
     Ratio("than /proc/PID/pagemap", "dense", "pagemap", {(5, 10): 20}),
-    Ratio("than PAGEMAP_SCAN, every second page there", "alternate", "scan-all", {(6, 7): 20}),
+    Ratio("than PAGEMAP_SCAN, every second page there", "alternate", "scan-all", {(6, 7): 15}),
     Ratio("than one debugfs walk an address", "dense", "walk", {(5, 10): 200}),
 )
 

@@ -11,7 +11,7 @@ export RUN FILES TESTS
 boot_options = $(if $(KERNEL),--debian $(KERNEL)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(FILES),--files "$$FILES") $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages install uninstall build demo test matrix agree lint vm vm-shell vm-quick clean clean-cache
+.PHONY: help packages install uninstall build demo test matrix agree bench lint vm vm-shell vm-quick clean clean-cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ matrix: packages ## the guest tests on every kernel and in every variant (ONLY='
 
 agree: build ## the C decoder against the reference one: a million values for each layout, a quarter of an hour
 	@PTSCOPE_VALUES=1000000 .venv/bin/python -m pytest -q tests/host/test_compiled.py -k random_values
+
+bench: packages ## what ways of reading page tables cost, in instructions (KERNEL='debian-6.12-amd64 ...')
+	@$(VM) bench $(foreach name,$(KERNEL),--debian $(name)) $(VMFLAGS)
 
 lint: build ## ruff, mypy, the module's own checks
 	@scripts/lint.sh

@@ -78,6 +78,8 @@ def _forget_logs() -> None:
 def check(options: argparse.Namespace) -> None:
     """Raise `UsageError` for boot options that cannot be meant, before anything is built."""
     kernel = kernels.kernel(options.debian)
+    if options.icount and options.smp > 1:
+        raise UsageError("--icount is for one CPU", "leave out --smp")
     if options.variant:
         variants.variant(options.variant, kernel.arch)
     if options.files:
@@ -121,6 +123,7 @@ def _machine(
             gigantic=1 if options.memory >= 3584 else 0,
             init=tuple(init),
             append=tuple(options.append.split()),
+            icount=options.icount,
             name=name,
             contents=what,
         ),
@@ -207,6 +210,13 @@ def matrix(options: argparse.Namespace) -> int:
     from .matrix import run_matrix
 
     return run_matrix(options.only or [], options.jobs)
+
+
+def bench(options: argparse.Namespace) -> int:
+    """`bench`."""
+    from .bench import run_bench
+
+    return run_bench(options.debian or [], options.stall_memory)
 
 
 def quick(options: argparse.Namespace) -> int:

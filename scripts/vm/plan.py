@@ -27,6 +27,7 @@ SCENARIO_FILES = (
     "test_lockdown_after.py",
     "test_wrong_module.py",
     "test_race.py",
+    "test_speed.py",
     "test_failslab.py",
     "test_plant.py",
     "test_ptdump.py",
@@ -51,6 +52,8 @@ class Row:
     init: tuple[str, ...] = ()
     """Words for init on the kernel's command line."""
     seconds: float = SECONDS
+    icount: bool = False
+    """Its clock counts instructions: see `Machine.icount`."""
     race: int = 0
     """Seconds for which page tables are changed and walked at the same time."""
     expect_splat: tuple[str, ...] = ()
@@ -113,6 +116,8 @@ PLAN: tuple[Row, ...] = (
     Row(MAIN, "4-level", ()),
     race("amd64", "5-level", 30),
     race("amd64", "4-level-pti", 30),
+    # The same path must not become longer: instructions are counted.
+    Row("icount", "5-level", ("test_speed.py",), icount=True),
     Row(
         "lockdown-before",
         "5-level",
@@ -141,6 +146,10 @@ PLAN: tuple[Row, ...] = (
     ),
     Row("nomodule", "5-level", ("test_nomodule.py",), module="none", init=("vm.module=none",)),
 )
+
+
+BENCH_KERNELS = ("debian-6.1-amd64", "debian-6.12-amd64")
+"""What `make bench` measures on when not told otherwise."""
 
 
 def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:

@@ -52,6 +52,8 @@ class Options:
     """Names the log."""
     contents: Contents = field(default_factory=Contents)
     ram_file: Path | None = None
+    icount: bool = False
+    """See `Machine.icount`."""
 
 
 def debian(name: str = kernels.DEFAULT) -> Bootable:
@@ -191,7 +193,7 @@ def machine(bootable: Bootable, options: Options, scratch: Path) -> Machine:
     return Machine(
         arch=arch,
         variant=row,
-        accel=accel.choose(arch, row, bootable.image),
+        accel=accel.COUNTING if options.icount else accel.choose(arch, row, bootable.image),
         kernel=bootable.image,
         kernel_release=bootable.release,
         initrd=Path(name),
@@ -201,4 +203,5 @@ def machine(bootable: Bootable, options: Options, scratch: Path) -> Machine:
         memory=options.memory,
         gigantic=options.gigantic,
         ram_file=options.ram_file,
+        icount=options.icount,
     )

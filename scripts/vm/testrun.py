@@ -322,8 +322,11 @@ def machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str
         made[row.name] = replace(
             shared[row.workstation],
             variant=variant,
-            accel=accel.choose(arch, variant, bootable.image),
+            accel=accel.COUNTING
+            if row.icount
+            else accel.choose(arch, variant, bootable.image),
             smp=row.smp,
+            icount=row.icount,
             append=row.init,
             log=paths.LOGS / f"{row.name}.log",
         )

@@ -18,6 +18,7 @@ import rawfiles
 
 LEVELS = ("pgd", "p4d", "pud", "pmd", "pte")
 PGD, _P4D, PUD, PMD, PTE = range(len(LEVELS))
+LEFT_OUT = -1
 ENTRIES = 512
 ROOF = 1 << 64
 NOTHING = " " * 30
@@ -121,10 +122,8 @@ class Tables:
     facts: Facts
     entries: dict[int, dict[int, int]] = field(
         default_factory=lambda: {level: {} for level in range(len(LEVELS))})
-    early: dict[int, int] = field(default_factory=dict)
-    """Physical addresses of the tables of KASAN's early shadow, with the level of their entries.
-    Many entries lead to the same such table; the kernel notes their last PTE in their stead."""
-    early_pte: int = 0
+    left_out: range = range(0)
+    """Addresses that are not gone into; what lies there is noted as of the level `LEFT_OUT`."""
     combined: list[int] = field(default_factory=lambda: [0] * len(LEVELS))
     """Effective permissions of the entries noted last; like the kernel's, they stay."""
 
@@ -160,7 +159,10 @@ class Tables:
         span = 1 << self.span_shift(level)
         found = self.entries[level]
         for place in range(address, address + count * span, span):
-            yield from self._entry(level, place, found.get(place, 0))
+            if place in self.left_out and place + span <= self.left_out.stop:
+                yield Note(place, LEFT_OUT, 0, 0)
+            else:
+                yield from self._entry(level, place, found.get(place, 0))
 
     def _entry(self, level: int, address: int, raw: int) -> Iterator[Note]:
         bits = self.facts.bits
@@ -171,10 +173,6 @@ class Tables:
             yield Note(address, level, 0, 0)
             return
         below = self.below(level)
-        if level != PTE and self.early.get(raw & self.facts.address) == below:
-            yield Note(
-                address, PTE, self.early_pte & ~self.facts.address, self.combined[PTE])
-            return
         self.combined[level] = self._combine(level, flags)
         if level == PGD and below == PUD:  # the P4D that is folded into it
             self.combined[_P4D] = self._combine(_P4D, flags)
@@ -210,6 +208,8 @@ class Tables:
             yield self._range(last, end)
 
     def _range(self, note: Note, end: int) -> Range:
+        if note.level == LEFT_OUT:
+            return Range(note.address, end, NOTHING, "left out")
         return Range(note.address, end, self.facts.text(note.flags, note.level), LEVELS[note.level])
 
 

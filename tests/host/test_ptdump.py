@@ -106,13 +106,12 @@ def test_a_permission_denied_above_ends_a_range() -> None:
     assert first_ranges(made, 2)[1].end == 3 * HUGE
 
 
-def test_a_table_of_the_early_shadow_is_not_gone_into() -> None:
+def test_what_is_left_out_is_a_range_of_its_own() -> None:
     made = tables()
-    made.early = {0x9000: PTE}
-    made.early_pte = 0x8888_8000 | 0x61 | NX
+    made.left_out = range(2 * HUGE, 3 * HUGE)
     huge = made.entries[PMD][3 * HUGE]
     assert [(r.start, r.level, r.flags.split()) for r in first_ranges(made, 3)[1:]] == [
-        (2 * HUGE, "pte", ["ro", "NX"]), (3 * HUGE, "pmd", made.facts.text(huge, PMD).split())]
+        (2 * HUGE, "left out", []), (3 * HUGE, "pmd", made.facts.text(huge, PMD).split())]
 
 
 def test_only_a_marker_may_cut_a_range() -> None:

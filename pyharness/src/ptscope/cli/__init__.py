@@ -40,6 +40,7 @@ COMMANDS: dict[str, Row] = {
     "show": Row("ptscope.cli.show:show", "What such a file holds, or a walk in it. Offline."),
     "diff": Row("ptscope.cli.diff:diff", "What changed between two such files."),
     "check": Row("ptscope.cli.check:check", "Check what must be true of page tables."),
+    "who": Row("ptscope.cli.who:who", "Which processes map a frame, where and how."),
 }
 
 

@@ -12,6 +12,7 @@ from ptscope.errors import UsageError
 from ptscope.target.process import Pid
 
 U64_MAX = (1 << 64) - 1
+MOST_FRAME = (1 << 52 - 12) - 1
 
 _HEX = re.compile(r"0[xX][0-9a-fA-F]+")
 _DECIMAL = re.compile(r"[0-9]+", re.ASCII)
@@ -51,6 +52,20 @@ def parse_range(text: str) -> tuple[int, int]:
 def parse_entry(text: str) -> int:
     """A raw entry in decimal or 0x hex, from 0 to 2**64-1; raises UsageError for all else."""
     return _parse(text, "entry", f"entries are {RANGE}")
+
+
+def parse_frame(text: str) -> int:
+    """A frame number in decimal or 0x hex; raises UsageError for all else.
+
+    Beyond 52 bits no architecture has physical addresses.
+    """
+    value = _parse(text, "frame number", "frame numbers are physical addresses without the offset")
+    if value > MOST_FRAME:
+        raise UsageError(
+            f"{text} is too large for a frame number",
+            "a frame number is a physical address without its offset in the page",
+        )
+    return value
 
 
 def _parse(text: str, noun: str, values: str) -> int:

@@ -173,6 +173,11 @@ def stream_error(sequence: int, offset: int, code: int) -> BadStream:
     )
 
 
+def lock_name(number: int) -> Lock:
+    """The name of a lock of ptscope_batch."""
+    return _LOCKS[number]
+
+
 def raw_vma(record: Any) -> RawVma:
     """A ``struct ptscope_vma``."""
     return RawVma(

@@ -2,8 +2,8 @@
 """The kernel's own dump of its page tables agrees with ours, range by range.
 
 Both halves are compared, all of it but KASAN's shadow. Of what the kernel prints nothing is left
-out; what it compares but does not print (accessed, dirty, soft-dirty, the protection key, permissions combined over the
-levels) is compared too, by where its ranges end.
+out; what it compares but does not print (accessed, dirty, soft-dirty, the protection key,
+permissions combined over the levels) is compared too, by where its ranges end.
 """
 
 from __future__ import annotations

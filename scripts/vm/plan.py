@@ -27,6 +27,7 @@ SCENARIO_FILES = (
     "test_lockdown_after.py",
     "test_wrong_module.py",
     "test_race.py",
+    "test_race_check.py",
     "test_speed.py",
     "test_failslab.py",
     "test_plant.py",
@@ -101,7 +102,7 @@ def race(arch: str, variant: str, seconds: int, prefix: str = "") -> Row:
     return Row(
         "race",
         variant,
-        ("test_race.py",),
+        ("test_race.py", "test_race_check.py"),
         smp=2,
         init=("page_poison=1", *nodes),
         race=seconds,

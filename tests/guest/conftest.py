@@ -26,6 +26,7 @@ collect_ignore = [
     "test_plant.py",
     "test_ptdump.py",
     "test_race.py",
+    "test_race_check.py",
     "test_speed.py",
     "test_wrong_module.py",
 ]

@@ -7,8 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,15 +22,12 @@ from ptscope.source.module import ModuleSource
 from ptscope.target.process import find
 from puppet import Puppet, PuppetError
 
-HERE = Path(__file__).parent
 PAGE = witness.PAGE
 HUGE = witness.HUGE
 MIB = 1 << 20
-CHURN_SECONDS = 20
 HUGETLB = Path(f"/sys/kernel/mm/hugepages/hugepages-{HUGE >> 10}kB/nr_hugepages")
 MAP_DEVICE = Path("/dev/ptscope-map")
 """Frames of all kinds that a driver can map; not every ptscope.ko has it."""
-THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def check(*words: object) -> dict[str, Any]:
@@ -205,31 +200,6 @@ def test_a_lie_of_the_kernel_is_found(puppet: Puppet) -> None:
     assert f"{address:#x}-" in result.out
     assert f"Rss: {15 * PAGE // 1024} KiB" in result.out
     settled(check(puppet.pid))
-
-
-def test_no_false_finding_in_a_process_that_never_holds_still(swap: None) -> None:
-    before = re.search(r"\[(\w+)\]", THP.read_text())
-    assert before is not None
-    THP.write_text("always")
-    churn = subprocess.Popen(
-        [str(HERE / "churn"), "11"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        time.sleep(1)
-        checker = Checker.here(ModuleSource.open(), frozenset(NAMES))
-        runs, changed = 0, Counter[str]()
-        until = time.monotonic() + CHURN_SECONDS
-        while time.monotonic() < until or runs < 3:
-            result = checker.check(find(churn.pid))
-            assert result.findings == []
-            changed.update(result.changed)
-            runs += 1
-        print(f"{runs} runs, changed: {dict(changed)}")
-        assert changed.total() > 0, "nothing changed: the race did not take place"
-    finally:
-        churn.terminate()
-        churn.communicate(timeout=60)
-        THP.write_text(before[1])
 
 
 def test_processes_that_exit_meanwhile() -> None:

@@ -166,7 +166,7 @@ def _source(walk: Walk) -> str:
     if walk.leaf is not None:
         what = "pagemap: leaves only, no lock"
     elif walk.lock == "none":
-        what = f"{walk.source}, layout {_layout(walk)}, no lock: read twice and equal"
+        what = f"{walk.source}, layout {_layout(walk)}, no lock: a snapshot, read twice and equal"
     else:
         what = f"{walk.source}, layout {_layout(walk)}, mmap_lock held for {_LOCKED[walk.lock]}"
     return f"{what}; kernel {walk.kernel}"

@@ -77,6 +77,8 @@
  * as much room.  PTEs are copied in blocks of as many.
  */
 #define BLOCK		4
+/* So many blocks are copied before the loop is counted. */
+#define GROUP		8U
 static_assert(BLOCK * sizeof(u64) == sizeof(struct ptscope_table));
 
 /* Output. */
@@ -352,8 +354,8 @@ static __always_inline u64 copy_block(u64 *to, const u64 *from)
 	return a | b | c;
 }
 
-/* Copies up to four blocks and returns how many come before an empty one. */
-static __always_inline unsigned int copy_blocks(u64 *to, const u64 *from)
+/* Copies up to GROUP blocks and returns how many come before an empty one. */
+static __always_inline unsigned int copy_group(u64 *to, const u64 *from)
 {
 	if (!copy_block(to, from))
 		return 0;
@@ -363,7 +365,15 @@ static __always_inline unsigned int copy_blocks(u64 *to, const u64 *from)
 		return 2;
 	if (!copy_block(to + 3 * BLOCK, from + 3 * BLOCK))
 		return 3;
-	return 4;
+	if (!copy_block(to + 4 * BLOCK, from + 4 * BLOCK))
+		return 4;
+	if (!copy_block(to + 5 * BLOCK, from + 5 * BLOCK))
+		return 5;
+	if (!copy_block(to + 6 * BLOCK, from + 6 * BLOCK))
+		return 6;
+	if (!copy_block(to + 7 * BLOCK, from + 7 * BLOCK))
+		return 7;
+	return GROUP;
 }
 
 /*
@@ -383,25 +393,32 @@ static __always_inline unsigned int copy_blocks(u64 *to, const u64 *from)
 static unsigned int copy_run(u64 *to, const u64 *from, unsigned int count,
 			     unsigned int *skipped, unsigned int *kept)
 {
-	const u64 *next, *end = from + count;
-	unsigned int looked, blocks, lead;
+	const u64 *next = from, *end = from + count;
+	unsigned int looked, blocks = 0, lead = 0;
 	u64 *out = to;
 
 	*kept = 0;
 	*skipped = count;
-	next = from;
-	if (count >= BLOCK) {
+	if (count >= GROUP * BLOCK) {
+		blocks = copy_group(to, from);
+		next += min(blocks + 1, GROUP) * BLOCK;
+	} else if (count >= BLOCK) {
+		blocks = copy_block(to, from) ? 1 : 0;
 		next += BLOCK;
-		if (copy_block(to, from)) {
-			for (lead = 0; !to[lead]; lead++)
-				;
-			*skipped = lead;
-			out += BLOCK - lead;
-			if (lead)
-				memmove(to, to + lead, (out - to) * sizeof(*to));
-		}
 	}
-	if (out == to) {
+	if (blocks) {
+		out += blocks * BLOCK;
+		/* Of the first block not all need be empty for some to be. */
+		while (!to[lead])
+			lead++;
+		*skipped = lead;
+		if (lead) {
+			memmove(to, to + lead, (out - to - lead) * sizeof(*to));
+			out -= lead;
+		}
+		if (next - from > blocks * BLOCK)
+			goto trim;
+	} else {
 		if (next == end)
 			return count;
 		*out = find_entry(next, end - next, &looked);
@@ -412,11 +429,11 @@ static unsigned int copy_run(u64 *to, const u64 *from, unsigned int count,
 		out++;
 	}
 
-	while (end - next >= 4 * BLOCK) {
-		blocks = copy_blocks(out, next);
+	while (end - next >= GROUP * BLOCK) {
+		blocks = copy_group(out, next);
 		out += blocks * BLOCK;
 		next += blocks * BLOCK;
-		if (blocks < 4) {
+		if (blocks < GROUP) {
 			next += BLOCK;
 			goto trim;
 		}

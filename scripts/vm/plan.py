@@ -26,6 +26,7 @@ SCENARIO_FILES = (
     "test_lockdown_before.py",
     "test_lockdown_after.py",
     "test_wrong_module.py",
+    "test_programs.py",
     "test_race.py",
     "test_race_check.py",
     "test_speed.py",
@@ -53,6 +54,8 @@ class Row:
     init: tuple[str, ...] = ()
     """Words for init on the kernel's command line."""
     seconds: float = SECONDS
+    memory: int = 0
+    """MiB, where it takes more than the kernel's others have."""
     icount: bool = False
     """Its clock counts instructions: see `Machine.icount`."""
     race: int = 0
@@ -181,8 +184,12 @@ def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:
 
 
 PLANTED = "/lib/ptscope/ptscope-plant.ko"
-# What only one kernel can be asked.
+# What one kernel alone is asked.
 KERNEL_ROWS: dict[str, tuple[Row, ...]] = {
+    "debian-6.1-amd64": (
+        # Large ones: 4 GiB resident, 100,000 VMAs.
+        Row("programs", "5-level", ("test_programs.py",), memory=6656),
+    ),
     CHECKING: (
         Row("checks", "5-level", ("test_ptdump.py", "test_failslab.py")),
         Row("checks", "4-level-pti", ("test_ptdump.py",)),

@@ -327,6 +327,7 @@ def machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str
             else accel.choose(arch, variant, bootable.image),
             smp=row.smp,
             icount=row.icount,
+            memory=row.memory or kernel.memory,
             append=row.init,
             log=paths.LOGS / f"{row.name}.log",
         )

@@ -25,6 +25,7 @@ collect_ignore = [
     "test_nomodule.py",
     "test_plant.py",
     "test_ptdump.py",
+    "test_programs.py",
     "test_race.py",
     "test_race_check.py",
     "test_speed.py",

@@ -18,7 +18,6 @@ import rawfiles
 
 LEVELS = ("pgd", "p4d", "pud", "pmd", "pte")
 PGD, _P4D, PUD, PMD, PTE = range(len(LEVELS))
-LEFT_OUT = -1
 ENTRIES = 512
 ROOF = 1 << 64
 NOTHING = " " * 30
@@ -122,8 +121,6 @@ class Tables:
     facts: Facts
     entries: dict[int, dict[int, int]] = field(
         default_factory=lambda: {level: {} for level in range(len(LEVELS))})
-    left_out: range = range(0)
-    """Addresses that are not gone into; what lies there is noted as of the level `LEFT_OUT`."""
     combined: list[int] = field(default_factory=lambda: [0] * len(LEVELS))
     """Effective permissions of the entries noted last; like the kernel's, they stay."""
 
@@ -159,10 +156,7 @@ class Tables:
         span = 1 << self.span_shift(level)
         found = self.entries[level]
         for place in range(address, address + count * span, span):
-            if place in self.left_out and place + span <= self.left_out.stop:
-                yield Note(place, LEFT_OUT, 0, 0)
-            else:
-                yield from self._entry(level, place, found.get(place, 0))
+            yield from self._entry(level, place, found.get(place, 0))
 
     def _entry(self, level: int, address: int, raw: int) -> Iterator[Note]:
         bits = self.facts.bits
@@ -208,8 +202,6 @@ class Tables:
             yield self._range(last, end)
 
     def _range(self, note: Note, end: int) -> Range:
-        if note.level == LEFT_OUT:
-            return Range(note.address, end, NOTHING, "left out")
         return Range(note.address, end, self.facts.text(note.flags, note.level), LEVELS[note.level])
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's own dump of its page tables agrees with ours, range by range.
 
-Both halves are compared, all of it but KASAN's shadow. Of what the kernel prints nothing is left
-out; what it compares but does not print (accessed, dirty, soft-dirty, the protection key,
-permissions combined over the levels) is compared too, by where its ranges end.
+The user half is compared whole. Of what the kernel prints of it nothing is left out; what it
+compares but does not print (accessed, dirty, soft-dirty, the protection key, permissions combined
+over the levels) is compared too, by where its ranges end. The kernel half changes all the time.
 """
 
 from __future__ import annotations
@@ -245,57 +245,3 @@ def test_a_lie_is_found(honest: Honest, name: str) -> None:
     wrong = ptdump.differences(honest.seen.theirs, user_ranges(ours))
     print(*wrong, sep="\n")
     assert wrong
-
-
-# ---- the kernel half -------------------------------------------------------
-
-SHADOW_OFFSET = 0xDFFF_FC00_0000_0000
-"""CONFIG_KASAN_SHADOW_OFFSET, the only value there is on x86-64."""
-SHADOW = ("KASAN shadow", "KASAN shadow end")
-"""The markers around it."""
-
-
-def shadow() -> range:
-    """KASAN's shadow of the kernel half: an eighth of it (arch/x86/include/asm/kasan.h).
-
-    It is left out: where there is nothing to watch it is made of four tables that are entered
-    millions of times, which the kernel's dump abridges and a walk does not.
-    """
-    bits = int(rawfiles.layout()["runtime.user_last"], 16).bit_length()
-    start = (SHADOW_OFFSET + ((-1 << bits) % ROOF >> 3)) % ROOF
-    return range(start, start + (1 << bits - 3))
-
-
-def kernel_tables(facts: Facts) -> Tables:
-    """The kernel half without KASAN's shadow."""
-    tables = Tables(facts, left_out=shadow())
-    parts = [(guard_hole_end(tables), tables.left_out.start - 1), (tables.left_out.stop, ROOF - 1)]
-    tables.add(rawfiles.dump(rawfiles.KERNEL, parts))
-    return tables
-
-
-def kernel_part(lines: list[Range | Marker]) -> list[Range | Marker]:
-    """From the marker of the kernel half on, without what is between KASAN's."""
-    first, last = (lines.index(Marker(name)) for name in SHADOW)
-    return lines[lines.index(Marker("Kernel Space")) + 1 : first + 1] + lines[last:]
-
-
-def test_kernel_half(facts: Facts) -> None:
-    seen = steady(
-        lambda: kernel_part(ptdump.parse((DUMPS / "kernel").read_text())),
-        lambda: kernel_tables(facts),
-    )
-    first = guard_hole_end(seen.ours)
-    ours = [
-        each for each in seen.ours.ranges(seen.ours.notes(first, ROOF - 1), ROOF)
-        if each.start not in seen.ours.left_out
-    ]
-    theirs = [line for line in seen.theirs if isinstance(line, Range)]
-    parts = [line.name for line in seen.theirs if isinstance(line, Marker)]
-    kinds = {(line.level, " ".join(line.flags.split())) for line in theirs}
-    print(f"{len(theirs)} ranges of {len(kinds)} kinds:", sorted(kinds))
-    print("parts:", parts)
-    assert ptdump.differences(seen.theirs, ours) == []
-    assert {"Low Kernel Mapping", "vmalloc() Area", "Vmemmap", "High Kernel Mapping"} <= set(parts)
-    assert any(level == "pte" and "GLB x" in flags for level, flags in kinds) or any(
-        level == "pmd" and flags.endswith("GLB x") for level, flags in kinds), "no text"

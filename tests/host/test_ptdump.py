@@ -106,14 +106,6 @@ def test_a_permission_denied_above_ends_a_range() -> None:
     assert first_ranges(made, 2)[1].end == 3 * HUGE
 
 
-def test_what_is_left_out_is_a_range_of_its_own() -> None:
-    made = tables()
-    made.left_out = range(2 * HUGE, 3 * HUGE)
-    huge = made.entries[PMD][3 * HUGE]
-    assert [(r.start, r.level, r.flags.split()) for r in first_ranges(made, 3)[1:]] == [
-        (2 * HUGE, "left out", []), (3 * HUGE, "pmd", made.facts.text(huge, PMD).split())]
-
-
 def test_only_a_marker_may_cut_a_range() -> None:
     whole = Range(0, 8, "x", "pte")
     halves = [Range(0, 4, "x", "pte"), Range(4, 8, "x", "pte")]

@@ -110,6 +110,8 @@ class Ratio:
     method: str
     least: Mapping[tuple[int, int], float]
     """By the first version of the kernel for which it must be so."""
+    wanted: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """The same for what was aimed at and is not reached: it is shown, and not asserted."""
 
     def value(self, measured: Measured) -> float | None:
         """How many times as much the other method costs; None where this kernel has it not."""
@@ -120,8 +122,7 @@ class Ratio:
         return other.per_unit / own.per_unit
 
     def _least(self, measured: Measured) -> float | None:
-        fitting = [key for key in self.least if key <= measured.version]
-        return self.least[max(fitting)] if fitting else None
+        return _for_version(self.least, measured)
 
     def holds(self, measured: Measured) -> bool | None:
         """Whether it does; None where there is nothing to compare."""
@@ -130,8 +131,17 @@ class Ratio:
 
     def limit(self, measured: Measured) -> str:
         """What must hold, for people."""
-        least = self._least(measured)
-        return "" if least is None else f"at least {least:g} times"
+        least, wanted = self._least(measured), _for_version(self.wanted, measured)
+        if least is None:
+            return ""
+        aim = f"; aim {wanted:g}" if wanted else ""
+        return f"at least {least:g} times{aim}"
+
+
+def _for_version(values: Mapping[tuple[int, int], float], measured: Measured) -> float | None:
+    """The value of the newest version that is not newer than the measured kernel's."""
+    fitting = [key for key in values if key <= measured.version]
+    return values[max(fitting)] if fitting else None
 
 
 # For x86-64: others count other instructions.
@@ -143,8 +153,13 @@ BOUNDS: tuple[Bound | Ratio, ...] = (
         Bound(f"the longest hold of a lock: {scenario}", scenario, 500_000, "lock")
         for scenario in ("dense", "alternate", "tables", "spread", "vmas", "process")
     ),
-    Ratio("than /proc/PID/pagemap", "dense", "pagemap", {(5, 10): 20}),
-    Ratio("than PAGEMAP_SCAN, every second page there", "alternate", "scan-all", {(6, 7): 15}),
+    # The aims cannot be reached: loading, storing and copying out each entry takes 3.07 instructions
+    # alone, where 127 / 40 (pagemap of an idle 6.12) and 198 / 50 leave 3.2 and 2 * 2.0.
+    Ratio("than /proc/PID/pagemap", "dense", "pagemap", {(5, 10): 20}, {(6, 12): 40}),
+    Ratio(
+        "than PAGEMAP_SCAN, every second page there", "alternate", "scan-all", {(6, 7): 15},
+        {(6, 7): 50},
+    ),
     Ratio("than one debugfs walk an address", "dense", "walk", {(5, 10): 200}),
 )
 

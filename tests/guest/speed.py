@@ -153,8 +153,8 @@ BOUNDS: tuple[Bound | Ratio, ...] = (
         Bound(f"the longest hold of a lock: {scenario}", scenario, 500_000, "lock")
         for scenario in ("dense", "alternate", "tables", "spread", "vmas", "process")
     ),
-    # The aims cannot be reached: loading, storing and copying out an entry alone is 3.07 instructions,
-    # where 127 / 40 (pagemap of an idle 6.12) and 198 / 50 leave 3.2 and 2 * 2.0.
+    # The aims cannot be reached: loading, storing and copying out an entry is 3.07 instructions
+    # alone, where 127 / 40 (pagemap of an idle 6.12) and 198 / 50 leave 3.2 and 2 * 2.0.
     Ratio("than /proc/PID/pagemap", "dense", "pagemap", {(5, 10): 20}, {(6, 12): 40}),
     Ratio(
         "than PAGEMAP_SCAN, every second page there", "alternate", "scan-all", {(6, 7): 15},

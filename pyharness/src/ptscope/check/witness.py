@@ -6,7 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +32,17 @@ class Range:
     last: int
 
 
-# arch/x86/include/asm/e820/api.h, ISA_END_ADDRESS.
-ISA = Range(0, 0xFFFFF)
+FIXED: Mapping[str, tuple[Range, ...]] = {
+    "x86_64": (
+        # The ISA bus is what is no RAM in the first MiB, and the kernel maps all of it
+        # (ISA_END_ADDRESS of arch/x86/include/asm/e820/api.h, arch/x86/mm/init.c).
+        Range(0, 0xFFFFF),
+        # The local APIC (APIC_DEFAULT_PHYS_BASE of arch/x86/include/asm/apicdef.h): iomem lists it
+        # where the firmware does.
+        Range(0xFEE0_0000, 0xFEE0_0FFF),
+    ),
+}
+"""What is where by the architecture's definition, by its name in a layout."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +139,7 @@ def parse_vmallocinfo(text: str) -> list[Range]:
 def read_ranges(arch: str, proc: Path = PROC) -> Ranges | None:
     """RAM and devices, as /proc/iomem and /proc/vmallocinfo have them.
 
-    None when iomem cannot be read or hides its addresses. On x86 the first MiB is always known:
-    what is no RAM in it is the ISA bus, and the kernel maps all of it (arch/x86/mm/init.c).
+    None when iomem cannot be read or hides its addresses. What `FIXED` has is always known.
     """
     try:
         ranges = parse_iomem((proc / "iomem").read_text(errors="replace"))
@@ -140,8 +148,7 @@ def read_ranges(arch: str, proc: Path = PROC) -> Ranges | None:
         return None
     if ranges is None:
         return None
-    legacy = [ISA] if arch == "x86_64" else []
-    return Ranges(joined([*ranges.known, *mapped, *legacy]), ranges.ram)
+    return Ranges(joined([*ranges.known, *mapped, *FIXED.get(arch, ())]), ranges.ram)
 
 
 def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:

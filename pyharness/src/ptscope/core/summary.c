@@ -314,10 +314,15 @@ static void take_entries(struct ptscope_summary *s, struct ptscope_classes *leve
 		class->count += i - first;
 		add_to_run(s, sums, rules, address + first * rules->span, pa, i - first);
 		if (rules->level == PTSCOPE_LEVEL_PMD && is_anonymous(&sums->vma) &&
-		    !(class->set & (PTSCOPE_MAY_WRITE | PTSCOPE_IS_DIRTY)))
-			for (__u64 j = first; j < i; j++)
-				add_frame(s, sums, (pa >> rules->page_shift) +
-					  (j - first) * (rules->span >> rules->page_shift));
+		    !(class->set & (PTSCOPE_MAY_WRITE | PTSCOPE_IS_DIRTY))) {
+			/* No other huge page of such a VMA is special; the kernel marks it from 6.17 on. */
+			if (class->set & PTSCOPE_IS_SPECIAL)
+				sums->huge_zero += i - first;
+			else
+				for (__u64 j = first; j < i; j++)
+					add_frame(s, sums, (pa >> rules->page_shift) +
+						  (j - first) * (rules->span >> rules->page_shift));
+		}
 	}
 	if (none) {
 		sums->levels[rules->level].states[PTSCOPE_STATE_NONE] += none;

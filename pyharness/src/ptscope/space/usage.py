@@ -128,7 +128,8 @@ def usage_of(layout: Layout, sums: VmaSums, huge_zero: int = 0) -> Usage:
         if entries > grouped:
             by_size[level.span] += (entries - grouped) * level.span
         if level.name == "pmd":
-            counted -= huge_zero
+            # From 6.17 on they are special, and left out already.
+            counted -= max(0, huge_zero - found.mapped.get("special", 0))
             pmd_mapped = counted * level.span
             pmd_not_present = (entries - found.states.get("leaf", 0)) * level.span
             pmd_entries = entries + sum(found.states.get(state, 0) for state in COUNTED)

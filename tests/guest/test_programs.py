@@ -28,6 +28,7 @@ RESIDENT = 4 * GIB
 ROOM = 512 << 20
 """Bytes that a guest needs beside the memory of a program."""
 MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+KHUGEPAGED = Path("/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs")
 HUGETLB = Path(f"/sys/kernel/mm/hugepages/hugepages-{HUGE >> 10}kB/nr_hugepages")
 
 # What the programs below begin with: calls that Python has no functions for.
@@ -129,6 +130,16 @@ PROGRAMS = (
     Program("4 GiB resident", LARGE, memory=RESIDENT),
     Program("namespaces of its own", NAMESPACES),
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_khugepaged() -> Iterator[None]:
+    """What it collapses between two dumps would be a difference, and rightly so."""
+    before = KHUGEPAGED.read_text()
+    KHUGEPAGED.write_text("3600000")
+    time.sleep(1)
+    yield
+    KHUGEPAGED.write_text(before)
 
 
 def available() -> int:

@@ -187,7 +187,7 @@ PLANTED = "/lib/ptscope/ptscope-plant.ko"
 # What one kernel alone is asked.
 KERNEL_ROWS: dict[str, tuple[Row, ...]] = {
     "debian-6.1-amd64": (
-        # Large ones: 4 GiB resident, 100,000 VMAs.
+        # Large ones: 4 GiB resident, 10,000 VMAs.
         Row("programs", "5-level", ("test_programs.py",), memory=6656),
     ),
     CHECKING: (

@@ -291,6 +291,10 @@ static void take_entries(struct ptscope_summary *s, struct ptscope_classes *leve
 		if (!class->in_runs) {
 			pages += is_mapped(class->state);
 			class->count++;
+			/* From 6.17 on it is special, and nothing else of such a VMA is. */
+			if (rules->level == PTSCOPE_LEVEL_PMD && is_mapped(class->state) &&
+			    class->set & PTSCOPE_IS_SPECIAL && is_anonymous(&sums->vma))
+				sums->huge_zero++;
 			continue;
 		}
 		flip = rules->states[class->row].flip;
@@ -314,15 +318,10 @@ static void take_entries(struct ptscope_summary *s, struct ptscope_classes *leve
 		class->count += i - first;
 		add_to_run(s, sums, rules, address + first * rules->span, pa, i - first);
 		if (rules->level == PTSCOPE_LEVEL_PMD && is_anonymous(&sums->vma) &&
-		    !(class->set & (PTSCOPE_MAY_WRITE | PTSCOPE_IS_DIRTY))) {
-			/* No other huge page of such a VMA is special; the kernel marks it from 6.17 on. */
-			if (class->set & PTSCOPE_IS_SPECIAL)
-				sums->huge_zero += i - first;
-			else
-				for (__u64 j = first; j < i; j++)
-					add_frame(s, sums, (pa >> rules->page_shift) +
-						  (j - first) * (rules->span >> rules->page_shift));
-		}
+		    !(class->set & (PTSCOPE_MAY_WRITE | PTSCOPE_IS_DIRTY)))
+			for (__u64 j = first; j < i; j++)
+				add_frame(s, sums, (pa >> rules->page_shift) +
+					  (j - first) * (rules->span >> rules->page_shift));
 	}
 	if (none) {
 		sums->levels[rules->level].states[PTSCOPE_STATE_NONE] += none;

@@ -8,6 +8,8 @@ import io
 import json
 import random
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -365,6 +367,31 @@ def test_a_snapshot_from_a_pipe(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["show", "-"], input=data)
     assert result.exception is None
     assert "42 cat, dumped" in result.output
+
+
+def test_a_pipe_without_end_that_is_no_snapshot() -> None:
+    # All that it sends would have been kept on the disk before the first byte was looked at.
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+        try:
+            result = subprocess.run(
+                [sys.executable, "-m", "ptscope", "show", "-"],
+                stdin=endless.stdout,
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+            )
+        finally:
+            endless.kill()
+    assert result.returncode == 2
+    assert result.stderr.startswith("ptscope: standard input is no snapshot\n")
+
+
+@pytest.mark.parametrize("size", [0, 3, 8, 12])
+def test_a_pipe_that_is_cut_short(size: int) -> None:
+    result = CliRunner().invoke(cli, ["show", "-"], input=snapshot(small())[:size])
+    assert isinstance(result.exception, BadSnapshot)
+    assert "cut short" in result.exception.cause if size else "empty" in result.exception.cause
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

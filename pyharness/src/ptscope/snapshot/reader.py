@@ -23,6 +23,7 @@ from ptscope.raw.stream import MAX_READ
 from ptscope.snapshot.container import (
     DATA,
     DONE,
+    MAGIC,
     MAPS,
     Chunk,
     damaged,
@@ -75,7 +76,11 @@ class Snapshot:
             file: BinaryIO = sys.stdin.buffer if path == "-" else Path(path).open("rb")  # noqa: SIM115
             if not file.seekable():
                 copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
-                shutil.copyfileobj(file, copy)
+                # A pipe that is no snapshot may have no end, and would fill the disk.
+                start = file.read(len(MAGIC))
+                copy.write(start)
+                if start == MAGIC:
+                    shutil.copyfileobj(file, copy)
                 copy.seek(0)
                 file = copy
             return cls(file, name)

@@ -397,3 +397,27 @@ def test_a_pipe_that_is_cut_short(size: int) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert run(["show", str(tmp_path / "none")]) == 2
     assert run(["show", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize("words", [["show", ""], ["diff", "", ""], ["check", "--from", ""]])
+def test_an_empty_name_is_no_directory(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Path("") is the current directory.
+    assert run(words) == 2
+    assert capsys.readouterr().err.startswith("ptscope: the name of the snapshot is empty\n")
+
+
+def test_a_dump_to_an_empty_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dump", "self", "-o", ""]) == 2
+    assert capsys.readouterr().err.startswith("ptscope: the name of FILE is empty\n")
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_json_and_snapshot_do_not_share_stdout(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["dump", "self", "-o", name, "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["cause"] == f"--json and -o {name} would both go to standard output"
+    assert error["remedy"]

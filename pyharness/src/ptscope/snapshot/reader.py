@@ -71,6 +71,8 @@ class Snapshot:
         What cannot be sought, a pipe, is copied to a file without a name first. Raises BadSnapshot,
         and UsageError when there is no such file.
         """
+        if not path:
+            raise UsageError("the name of the snapshot is empty", "give one, or - for stdin")
         name = "standard input" if path == "-" else path
         try:
             file: BinaryIO = sys.stdin.buffer if path == "-" else Path(path).open("rb")  # noqa: SIM115

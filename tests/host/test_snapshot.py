@@ -8,6 +8,8 @@ import io
 import json
 import random
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -367,6 +369,55 @@ def test_a_snapshot_from_a_pipe(tmp_path: Path) -> None:
     assert "42 cat, dumped" in result.output
 
 
+def test_a_pipe_without_end_that_is_no_snapshot() -> None:
+    # All that it sends would have been kept on the disk before the first byte was looked at.
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+        try:
+            result = subprocess.run(
+                [sys.executable, "-m", "ptscope", "show", "-"],
+                stdin=endless.stdout,
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+            )
+        finally:
+            endless.kill()
+    assert result.returncode == 2
+    assert result.stderr.startswith("ptscope: standard input is no snapshot\n")
+
+
+@pytest.mark.parametrize("size", [0, 3, 8, 12])
+def test_a_pipe_that_is_cut_short(size: int) -> None:
+    result = CliRunner().invoke(cli, ["show", "-"], input=snapshot(small())[:size])
+    assert isinstance(result.exception, BadSnapshot)
+    assert "cut short" in result.exception.cause if size else "empty" in result.exception.cause
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert run(["show", str(tmp_path / "none")]) == 2
     assert run(["show", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize("words", [["show", ""], ["diff", "", ""], ["check", "--from", ""]])
+def test_an_empty_name_is_no_directory(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Path("") is the current directory.
+    assert run(words) == 2
+    assert capsys.readouterr().err.startswith("ptscope: the name of the snapshot is empty\n")
+
+
+def test_a_dump_to_an_empty_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dump", "self", "-o", ""]) == 2
+    assert capsys.readouterr().err.startswith("ptscope: the name of FILE is empty\n")
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_json_and_snapshot_do_not_share_stdout(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["dump", "self", "-o", name, "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["cause"] == f"--json and -o {name} would both go to standard output"
+    assert error["remedy"]

@@ -213,3 +213,24 @@ def test_a_terminal_gets_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", terminal)
     with pytest.raises(UsageError, match="not written to a terminal"), atomic.standard_output():
         pytest.fail("it was written")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "free some space there"),
+        (errno.ENOENT, "make its directory first"),
+        (errno.EROFS, "give a FILE elsewhere"),
+    ],
+)
+def test_what_cannot_be_written_has_a_remedy(
+    number: int, words: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(fd: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(CannotWrite) as caught:
+        written(tmp_path / "a.pts")
+    assert caught.value.remedy is not None
+    assert words in caught.value.remedy

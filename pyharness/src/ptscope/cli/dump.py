@@ -21,6 +21,9 @@ from ptscope.views.show import count, target_text
 from ptscope.views.text import printable
 from ptscope.walk import target_of
 
+# All of these are where the summary would go too.
+STANDARD_OUTPUT = frozenset({"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"})
+
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("target", metavar="PID|self|kernel")
@@ -55,14 +58,19 @@ def dump(
     refuse_options([target])
     pid = parse_target(target)
     wanted = in_order([parse_range(text) for text in ranges]) if ranges else None
-    if as_json and output == "-":
-        raise UsageError("--json and -o - would both go to standard output")
+    to_stdout = output in STANDARD_OUTPUT
+    if not output:
+        raise UsageError("the name of FILE is empty", "give one, or - for standard output")
+    if as_json and to_stdout:
+        raise UsageError(
+            f"--json and -o {output} would both go to standard output", "give -o the name of a file"
+        )
     process = target_of(pid)
     source = ModuleSource.open()
     for first, last in wanted or ():
         for address in (first, last):
             check_address(source.layout, address, kernel=process is None)
-    to = standard_output() if output == "-" else whole_file(Path(output), force)
+    to = standard_output() if to_stdout else whole_file(Path(output), force)
     with to as sink, Ticker() as ticker:
 
         def tell(progress: Progress) -> None:
@@ -76,7 +84,7 @@ def dump(
         totals = {"layout": header.layout.name, "totals": trailer.totals.to_json()}
         click.echo(json.dumps({"file": output, "file_bytes": sink.bytes, **kept, **totals}))
     else:
-        click.echo(_summary(header, trailer, sink.name, sink.bytes), err=output == "-")
+        click.echo(_summary(header, trailer, sink.name, sink.bytes), err=to_stdout)
     return EXIT_DONE
 
 

@@ -26,6 +26,13 @@ MODE = 0o600
 # What open() says where a filesystem knows no O_TMPFILE (man open).
 NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+ELSEWHERE = "give a FILE elsewhere"
+REMEDIES = {
+    errno.ENOENT: f"make its directory first, or {ELSEWHERE}",
+    errno.EISDIR: "give the name of a file in it",
+    errno.ENOSPC: f"free some space there, or {ELSEWHERE}",
+    errno.EDQUOT: f"free some space there, or {ELSEWHERE}",
+}
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -222,4 +229,5 @@ def _exists(path: Path) -> UsageError:
 
 
 def _cannot_write(name: str, error: OSError) -> CannotWrite:
-    return CannotWrite(f"cannot write {name}: {error.strerror}")
+    remedy = REMEDIES.get(error.errno or 0, ELSEWHERE)
+    return CannotWrite(f"cannot write {name}: {error.strerror}", remedy)

@@ -23,6 +23,7 @@ from ptscope.raw.stream import MAX_READ
 from ptscope.snapshot.container import (
     DATA,
     DONE,
+    MAGIC,
     MAPS,
     Chunk,
     damaged,
@@ -70,12 +71,18 @@ class Snapshot:
         What cannot be sought, a pipe, is copied to a file without a name first. Raises BadSnapshot,
         and UsageError when there is no such file.
         """
+        if not path:
+            raise UsageError("the name of the snapshot is empty", "give one, or - for stdin")
         name = "standard input" if path == "-" else path
         try:
             file: BinaryIO = sys.stdin.buffer if path == "-" else Path(path).open("rb")  # noqa: SIM115
             if not file.seekable():
                 copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
-                shutil.copyfileobj(file, copy)
+                # A pipe that is no snapshot may have no end, and would fill the disk.
+                start = file.read(len(MAGIC))
+                copy.write(start)
+                if start == MAGIC:
+                    shutil.copyfileobj(file, copy)
                 copy.seek(0)
                 file = copy
             return cls(file, name)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ptscope.cli import run
 from ptscope.cli.progress import SILENT, Ticker
 from ptscope.decode.layout import Layout
+from ptscope.errors import NotPermitted
 from ptscope.raw.records import End
 from ptscope.raw.stream import batch_buffer
 from ptscope.source.stream import Progress, RawStream, Request
@@ -30,6 +31,7 @@ from ptscope.target.counters import Counters, read_counters
 from ptscope.target.smaps import SmapsVma, parse_smaps
 from ptscope.target.vma import Vma
 from ptscope.views.map import Totals, header, row_line, short, totals_text
+from ptscope.views.map_json import row_csv
 
 PAGE = 4096
 PMD = 512 * PAGE
@@ -500,3 +502,23 @@ def test_progress_is_for_terminals_and_long_runs(monkeypatch: pytest.MonkeyPatch
     assert shown.startswith("\rlate x")
     assert max(map(len, shown.split("\r"))) < 80
     assert shown.endswith("\r")
+
+
+def test_csv_does_not_steer_a_terminal() -> None:
+    vma = Vma(PMD, PMD + PAGE, "rw-p", 0, "08:01", 77, "/tmp/\x1b[31mred")
+    values = row_csv(Row(vma, Usage(), None, None, False, None), PAGE)
+    assert "/tmp/\\x1b[31mred" in values
+    assert not any("\x1b" in str(value) for value in values)
+
+
+@pytest.mark.parametrize("form", [[], ["--csv"]])
+def test_nothing_is_printed_of_what_may_not_be_read(
+    form: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*of: object) -> Iterator[Row]:
+        raise NotPermitted("/proc/1/pagemap may not be read")
+        yield
+
+    monkeypatch.setattr("ptscope.cli.map.leaf_rows", refused)
+    assert run(["map", "self", "--source", "pagemap", *form]) == 4
+    assert capsys.readouterr().out == ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 
@@ -131,11 +132,12 @@ def _map_leaves(
     process: Process, source: PagemapSource, make: Callable[[Subject], Form], ticker: Ticker
 ) -> int:
     """Map what pagemap and smaps show; there is nothing to compare it with."""
+    rows = leaf_rows(process, source.frames_hidden, lambda address: ticker.tell(f"at {address:#x}"))
+    # Whether pagemap may be read comes out here, before a form prints its heading.
+    first = list(itertools.islice(rows, 1))
     form = make(_subject(process, source.name, None))
     sums = Sums()
-    for row in leaf_rows(
-        process, source.frames_hidden, lambda address: ticker.tell(f"at {address:#x}")
-    ):
+    for row in itertools.chain(first, rows):
         sums.add(row)
         ticker.clear()
         form.row(row)

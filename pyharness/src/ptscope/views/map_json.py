@@ -10,6 +10,7 @@ from ptscope.space.rows import Row
 from ptscope.space.usage import PROPERTIES, Usage
 from ptscope.target.counters import Counters
 from ptscope.views.map import Totals
+from ptscope.views.text import printable
 
 # Columns of --csv. Those with several numbers in them are KEY:NUMBER joined by semicolons.
 CSV_COLUMNS = (
@@ -78,6 +79,9 @@ def _cell(value: object) -> object:
         return ";".join(f"{key}:{number}" for key, number in value.items())
     if isinstance(value, bool):
         return int(value)
+    if isinstance(value, str):
+        # JSON escapes what could steer a terminal; CSV has no way of its own to do so.
+        return printable(value)
     return "" if value is None else value
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import witness
 from own import Own
 from puppet import Commands, Puppet
 
@@ -32,6 +33,8 @@ collect_ignore = [
     "test_wrong_module.py",
 ]
 
+PAGE = witness.PAGE
+HUGE = witness.HUGE
 SWAP_BYTES = 128 << 20
 
 
@@ -68,6 +71,28 @@ def swap() -> None:
     Path("/sys/block/zram0/disksize").write_text(str(SWAP_BYTES))
     subprocess.run(["mkswap", "/dev/zram0"], check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["swapon", "/dev/zram0"], check=True)
+
+
+@pytest.fixture
+def furnished(puppet: Puppet, swap: None) -> Puppet:
+    """A puppet with something of everything."""
+    address = puppet.map(64 * PAGE)
+    puppet.touch("write", address, 32, 2 * PAGE)
+    puppet.protect(address + 8 * PAGE, 4 * PAGE, "none")
+    puppet.unmap(address + 20 * PAGE, 2 * PAGE)
+    puppet.advise(address + 40 * PAGE, 8 * PAGE, "pageout")
+    puppet.touch("read", puppet.map(16 * PAGE), 16)
+    huge = puppet.map(2 * HUGE, align=HUGE)
+    puppet.advise(huge, 2 * HUGE, "hugepage")
+    puppet.touch("write", huge, 2, HUGE)
+    puppet.touch("write", puppet.map(2 * HUGE, huge=HUGE.bit_length() - 1), 2, HUGE)
+    shared = puppet.map(512 * PAGE, kind="shared")
+    puppet.touch("write", shared, 100)
+    puppet.stack(200 << 10)
+    many = puppet.map(1024 * PAGE)
+    puppet.advise(many, 1024 * PAGE, "nohugepage")
+    puppet.touch("write", many, 1024)
+    return puppet
 
 
 @pytest.fixture(scope="session")

@@ -335,7 +335,7 @@ static u64 find_entry(const u64 *from, unsigned int count, unsigned int *looked)
 
 /*
  * Copies a block of entries and returns 0 if all were empty.  That the last one
- * is not is the common case, and cheap to see.
+ * is not is the common case, and cheap to see.  Contract: that of copy_run().
  */
 static __always_inline u64 copy_block(u64 *to, const u64 *from)
 {
@@ -354,7 +354,10 @@ static __always_inline u64 copy_block(u64 *to, const u64 *from)
 	return a | b | c;
 }
 
-/* Copies up to GROUP blocks and returns how many come before an empty one. */
+/*
+ * Copies up to GROUP blocks and returns how many come before an empty one.
+ * Contract: that of copy_run().
+ */
 static __always_inline unsigned int copy_group(u64 *to, const u64 *from)
 {
 	if (!copy_block(to, from))
@@ -385,8 +388,9 @@ static __always_inline unsigned int copy_group(u64 *to, const u64 *from)
  * Goes by blocks of four, and an empty block ends the run, so that a full
  * table costs little more than its loads and stores.
  *
- * Contract: that of read_entries() for @from.  Each entry is read once, and
- * what was read is copied to @to, which nobody else writes.
+ * Contract: that of read_entries() for @from.  What is copied to @to, which
+ * nobody else writes, comes from one read of each entry; find_entry() says
+ * which it may have read before without making anything of it.
  *
  * Return: how many entries were looked at.
  */
@@ -408,7 +412,7 @@ static unsigned int copy_run(u64 *to, const u64 *from, unsigned int count,
 	}
 	if (blocks) {
 		out += blocks * BLOCK;
-		/* Of the first block not all need be empty for some to be. */
+		/* There is an entry in the first block, which may begin with empty ones. */
 		while (!to[lead])
 			lead++;
 		*skipped = lead;

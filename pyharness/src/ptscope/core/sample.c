@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/* See sample.h. */
+#include <errno.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "sample.h"
+
+/* ---- the process's own system calls ------------------------------------- */
+
+static const long call_numbers[] = {
+	[PTSCOPE_CALL_GETPPID] = SYS_getppid,
+	[PTSCOPE_CALL_MMAP] = SYS_mmap,
+	[PTSCOPE_CALL_MUNMAP] = SYS_munmap,
+	[PTSCOPE_CALL_MREMAP] = SYS_mremap,
+	[PTSCOPE_CALL_MPROTECT] = SYS_mprotect,
+	[PTSCOPE_CALL_MADVISE] = SYS_madvise,
+	[PTSCOPE_CALL_MLOCK] = SYS_mlock,
+	[PTSCOPE_CALL_MUNLOCK] = SYS_munlock,
+	[PTSCOPE_CALL_PKEY_ALLOC] = SYS_pkey_alloc,
+	[PTSCOPE_CALL_PKEY_FREE] = SYS_pkey_free,
+	[PTSCOPE_CALL_PKEY_MPROTECT] = SYS_pkey_mprotect,
+	[PTSCOPE_CALL_USERFAULTFD] = SYS_userfaultfd,
+	[PTSCOPE_CALL_IOCTL] = SYS_ioctl,
+	[PTSCOPE_CALL_PRCTL] = SYS_prctl,
+};
+#define CALLS (sizeof(call_numbers) / sizeof(*call_numbers))
+
+/* The result, or the negative error as the kernel gives it. */
+__s64 ptscope_call(__u32 call, const __u64 *a)
+{
+	long result;
+
+	if (call >= CALLS)
+		return -ENOSYS;
+	result = syscall(call_numbers[call], a[0], a[1], a[2], a[3], a[4], a[5]);
+	return result == -1 ? -errno : result;
+}
+
+/* ---- actions ------------------------------------------------------------ */
+
+static sigjmp_buf segv_back;
+static volatile __u64 segv_ticks;
+static int segv_clock;
+
+static void on_segv(int number)
+{
+	(void)number;
+	segv_ticks = clock_ticks(segv_clock);
+	siglongjmp(segv_back, 1);
+}
+
+static __s64 do_nothing(const struct ptscope_action *action, __u64 address)
+{
+	(void)action;
+	(void)address;
+	return 0;
+}
+
+static __s64 do_read(const struct ptscope_action *action, __u64 address)
+{
+	(void)action;
+	return *(volatile __u8 *)(uintptr_t)address;
+}
+
+static __s64 do_write(const struct ptscope_action *action, __u64 address)
+{
+	(void)action;
+	*(volatile __u8 *)(uintptr_t)address = 1;
+	return 0;
+}
+
+static __s64 do_call(const struct ptscope_action *action, __u64 address)
+{
+	const __u64 *a = action->arguments;
+	__u64 place = action->place;
+	long result = syscall(call_numbers[action->call], a[0] + (place & 1 ? address : 0),
+			      a[1] + (place & 2 ? address : 0), a[2] + (place & 4 ? address : 0),
+			      a[3] + (place & 8 ? address : 0), a[4] + (place & 16 ? address : 0),
+			      a[5]);
+
+	return result == -1 ? -errno : result;
+}
+
+static __s64 do_chase(const struct ptscope_action *action, __u64 address)
+{
+	void *volatile *place = (void *volatile *)(uintptr_t)address;
+
+	for (__u64 i = action->inner; i; i--)
+		place = *place;
+	return (__s64)(uintptr_t)place;
+}
+
+/* sigsetjmp() without the mask makes no system call. */
+static __s64 do_signal_read(const struct ptscope_action *action, __u64 address)
+{
+	if (!sigsetjmp(segv_back, 0))
+		do_read(action, address);
+	return segv_ticks != 0;
+}
+
+static __s64 do_signal_write(const struct ptscope_action *action, __u64 address)
+{
+	if (!sigsetjmp(segv_back, 0))
+		do_write(action, address);
+	return segv_ticks != 0;
+}
+
+static void wait_for_the_end(void)
+{
+	for (;;)
+		pause();
+}
+
+/*
+ * Not fork(): what the C library has to do before and after is not what is
+ * measured.  The child runs nothing but this.
+ */
+static __s64 do_fork(const struct ptscope_action *action, __u64 address)
+{
+	long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+
+	(void)action;
+	(void)address;
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		wait_for_the_end();
+	}
+	return pid == -1 ? -errno : pid;
+}
+
+typedef __s64 act(const struct ptscope_action *action, __u64 address);
+
+static act *const acts[] = {
+	[PTSCOPE_DO_NOTHING] = do_nothing,
+	[PTSCOPE_DO_READ] = do_read,
+	[PTSCOPE_DO_WRITE] = do_write,
+	[PTSCOPE_DO_CALL] = do_call,
+	[PTSCOPE_DO_CHASE] = do_chase,
+	[PTSCOPE_DO_SIGNAL_READ] = do_signal_read,
+	[PTSCOPE_DO_SIGNAL_WRITE] = do_signal_write,
+	[PTSCOPE_DO_FORK] = do_fork,
+};
+#define ACTS (sizeof(acts) / sizeof(*acts))
+
+/* ---- samples ------------------------------------------------------------ */
+
+static void take_rusage(struct rusage *usage)
+{
+	syscall(SYS_getrusage, RUSAGE_THREAD, usage);
+}
+
+/*
+ * The kernel's own counts around each sample say whether there was the fault
+ * that should be, and only that one, and whether the thread lost the CPU.  They
+ * are read outside of what is timed.
+ */
+static void __attribute__((noinline))
+run_samples(int clock, act *what, const struct ptscope_action *action, const __u64 *addresses,
+	    __u64 count, struct ptscope_sample *samples)
+{
+	struct rusage before, after;
+
+	take_rusage(&before);
+	for (__u64 i = 0; i < count; i++) {
+		struct ptscope_sample *sample = &samples[i];
+		__u64 start, end;
+		__s64 result;
+
+		segv_ticks = 0;
+		start = clock_ticks(clock);
+		for (__u32 turn = action->spin; turn; turn--)
+			__asm__ volatile("");
+		result = what(action, addresses[i]);
+		end = clock_ticks(clock);
+		if (segv_ticks)
+			end = segv_ticks;
+		take_rusage(&after);
+		sample->ticks = end - start;
+		sample->result = result;
+		sample->minor = (__u32)(after.ru_minflt - before.ru_minflt);
+		sample->major = (__u32)(after.ru_majflt - before.ru_majflt);
+		sample->voluntary = (__u32)(after.ru_nvcsw - before.ru_nvcsw);
+		sample->involuntary = (__u32)(after.ru_nivcsw - before.ru_nivcsw);
+		sample->cpu = sched_getcpu();
+		before = after;
+	}
+}
+
+/*
+ * Everything that the loop itself touches is mapped and writable before it
+ * begins: after a fork, or after soft-dirty bits were cleared, its own writes
+ * would fault.
+ */
+static void warm_up(int clock, const __u64 *addresses, __u64 count, struct ptscope_sample *samples)
+{
+	static const struct ptscope_action nothing;
+	struct ptscope_sample few[4];
+	static const __u64 nowhere[4];
+	volatile __u64 sum = 0;
+
+	memset(samples, 0, count * sizeof(*samples));
+	for (__u64 i = 0; i < count; i++)
+		sum += addresses[i];
+	run_samples(clock, do_nothing, &nothing, nowhere, 4, few);
+}
+
+/* 0, or the negative error: an action that is none, or a handler that cannot be set. */
+int ptscope_sample_run(int clock, const struct ptscope_action *action, const __u64 *addresses,
+		       __u64 count, struct ptscope_sample *samples)
+{
+	struct sigaction ours = { .sa_handler = on_segv, .sa_flags = SA_NODEFER }, theirs;
+	int signals = action->kind == PTSCOPE_DO_SIGNAL_READ ||
+		      action->kind == PTSCOPE_DO_SIGNAL_WRITE;
+
+	if (action->kind >= ACTS || action->call >= CALLS)
+		return -EINVAL;
+	segv_clock = clock;
+	if (signals && sigaction(SIGSEGV, &ours, &theirs))
+		return -errno;
+	warm_up(clock, addresses, count, samples);
+	run_samples(clock, acts[action->kind], action, addresses, count, samples);
+	if (signals)
+		sigaction(SIGSEGV, &theirs, NULL);
+	return 0;
+}
+
+/*
+ * The same in a child, which stops itself (SIGSTOP) before it begins and after
+ * it has ended, so that the parent can look at it, and then waits to be killed.
+ * Addresses and samples have to be in shared memory.  The child's PID, or the
+ * negative error.
+ */
+int ptscope_child_run(int clock, const struct ptscope_action *action, const __u64 *addresses,
+		      __u64 count, struct ptscope_sample *samples)
+{
+	long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+
+	if (pid)
+		return pid == -1 ? -errno : (int)pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
+	if (count && ptscope_sample_run(clock, action, addresses, count, samples))
+		_exit(1);
+	syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
+	wait_for_the_end();
+	return 0;
+}
+
+/* ---- making ready ------------------------------------------------------- */
+
+/* Read or write one byte at each of "count" places. */
+void ptscope_touch(__u64 address, __u64 stride, __u64 count, int write)
+{
+	for (; count; count--, address += stride)
+		if (write)
+			*(volatile __u8 *)(uintptr_t)address = 1;
+		else
+			(void)*(volatile __u8 *)(uintptr_t)address;
+}
+
+/*
+ * Pointers that lead once through "count" places in the order given, and back to
+ * the first.  Place i is in page i, each "stride" bytes apart; within the page
+ * it moves on by a cache line for "lines" lines, so that the places do not all
+ * fall into the same cache set.
+ */
+void ptscope_link(__u64 address, const __u32 *order, __u64 count, __u64 stride, __u64 lines)
+{
+#define PLACE(i) ((void **)(uintptr_t)(address + (i) * stride + (i) % lines * 64))
+	for (__u64 i = 0; i < count; i++)
+		*PLACE(order[i]) = PLACE(order[(i + 1) % count]);
+#undef PLACE
+}
+
+/* ---- the other side of a userfaultfd ------------------------------------ */
+
+static struct {
+	pthread_t thread;
+	int fd;
+	int mode;
+	int stop[2];
+	int running;
+	__u64 page_size;
+	__u64 served;
+	void *page;
+} server;
+
+static int answer(const struct uffd_msg *message)
+{
+	__u64 place = message->arg.pagefault.address & ~(server.page_size - 1);
+
+	switch (server.mode) {
+	case PTSCOPE_SERVE_COPY: {
+		struct uffdio_copy copy = {
+			.dst = place,
+			.src = (uintptr_t)server.page,
+			.len = server.page_size,
+		};
+
+		return ioctl(server.fd, UFFDIO_COPY, &copy);
+	}
+	case PTSCOPE_SERVE_UNPROTECT: {
+		struct uffdio_writeprotect protect = {
+			.range = { .start = place, .len = server.page_size },
+		};
+
+		return ioctl(server.fd, UFFDIO_WRITEPROTECT, &protect);
+	}
+	default: {
+		struct uffdio_continue go_on = {
+			.range = { .start = place, .len = server.page_size },
+		};
+
+		return ioctl(server.fd, UFFDIO_CONTINUE, &go_on);
+	}
+	}
+}
+
+/*
+ * It asks poll() first, as programs do that also have something else to wait
+ * for.  When an answer fails the faulting thread would wait for ever: the range
+ * is woken, so that it faults again, and the count of answers tells.
+ */
+static void *serve(void *unused)
+{
+	struct pollfd wait[2] = {
+		{ .fd = server.fd, .events = POLLIN },
+		{ .fd = server.stop[0], .events = POLLIN },
+	};
+
+	(void)unused;
+	for (;;) {
+		struct uffd_msg message;
+
+		if (poll(wait, 2, -1) < 0 && errno != EINTR)
+			return NULL;
+		if (wait[1].revents)
+			return NULL;
+		if (!(wait[0].revents & POLLIN) ||
+		    read(server.fd, &message, sizeof(message)) != sizeof(message) ||
+		    message.event != UFFD_EVENT_PAGEFAULT)
+			continue;
+		if (!answer(&message)) {
+			server.served++;
+		} else {
+			struct uffdio_range range = {
+				.start = message.arg.pagefault.address & ~(server.page_size - 1),
+				.len = server.page_size,
+			};
+
+			ioctl(server.fd, UFFDIO_UNREGISTER, &range);
+		}
+	}
+}
+
+/* Start answering faults of "fd" on a CPU (-1: anywhere); 0 or the negative error. */
+int ptscope_serve_start(int fd, int mode, __u64 page_size, int cpu)
+{
+	static __u8 page[65536] __attribute__((aligned(65536)));
+	int error;
+
+	if (server.running || page_size > sizeof(page))
+		return -EBUSY;
+	server.fd = fd;
+	server.mode = mode;
+	server.page_size = page_size;
+	server.page = page;
+	server.served = 0;
+	memset(page, 1, sizeof(page));
+	if (pipe(server.stop))
+		return -errno;
+	error = pthread_create(&server.thread, NULL, serve, NULL);
+	if (error) {
+		close(server.stop[0]);
+		close(server.stop[1]);
+		return -error;
+	}
+	if (cpu >= 0) {
+		cpu_set_t set;
+
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+		pthread_setaffinity_np(server.thread, sizeof(set), &set);
+	}
+	server.running = 1;
+	return 0;
+}
+
+/* Stop it, and say how many faults it has answered. */
+int ptscope_serve_stop(__u64 *served)
+{
+	if (!server.running)
+		return -ESRCH;
+	close(server.stop[1]);
+	pthread_join(server.thread, NULL);
+	close(server.stop[0]);
+	server.running = 0;
+	*served = server.served;
+	return 0;
+}

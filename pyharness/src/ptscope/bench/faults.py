@@ -16,13 +16,13 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ptscope._core import lib
 from ptscope.bench import memory
 from ptscope.bench.looks import Expect
 from ptscope.bench.memory import MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, RW
+from ptscope.bench.scenario import Scenario
 from ptscope.bench.stage import NotHere, Stage, Step
 from ptscope.bench.timing import Action
 
@@ -36,32 +36,6 @@ FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
 PAGEVEC = 64
 """More pages than the kernel keeps back before it puts them on an LRU list (PAGEVEC_SIZE is 15,
 31 from 6.9 on): until then a page has one user more, and is copied where it could be used again."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One scenario. `stride` gives the bytes between samples.
-
-    `tables` is how many tables have to be made for a sample, `faults` how many faults the kernel
-    counts for it, None: that depends on the kernel or the CPU, and what was seen is told.
-    `neighbour` is expected after it of the page that follows, for what maps more than one.
-    `waits`: the thread gives up the CPU in it, so that is no disturbance. `most`: samples a round.
-    """
-
-    name: str
-    title: str
-    stride: Callable[[Stage], int]
-    steps: tuple[Step, ...]
-    action: Action
-    before: Expect
-    after: Expect
-    tables: int | None = 0
-    faults: int | None = 1
-    result: int | None = None
-    in_child: bool = False
-    waits: bool = False
-    neighbour: Expect | None = None
-    most: int = 1 << 30
 
 
 # ---- strides ----------------------------------------------------------------
@@ -375,108 +349,108 @@ MAPPED_RO = Expect("leaf", writable=False)
 NEVER = Expect("none")
 
 
-def _depth(name: str, title: str, level: int) -> Fault:
-    return Fault(
+def _depth(name: str, title: str, level: int) -> Scenario:
+    return Scenario(
         name, title, each_entry(level), (anonymous, anchored), WRITE, NONE, FRESH, tables=level
     )
 
 
-FAULTS: tuple[Fault, ...] = (
-    Fault("read", "anonymous read: the zero page", every_page, (anonymous, anchored), READ,
+FAULTS: tuple[Scenario, ...] = (
+    Scenario("read", "anonymous read: the zero page", every_page, (anonymous, anchored), READ,
           NONE, ZERO),
-    Fault("write", "anonymous write", every_page, (anonymous, anchored), WRITE, NONE, FRESH),
-    Fault("write-after-read", "write to what was read", every_page,
+    Scenario("write", "anonymous write", every_page, (anonymous, anchored), WRITE, NONE, FRESH),
+    Scenario("write-after-read", "write to what was read", every_page,
           (anonymous, anchored, read_before), WRITE, ZERO, COPIED),
     _depth("depth-pmd", "write, a PTE table to make", 1),
     _depth("depth-pud", "write, two tables to make", 2),
     _depth("depth-p4d", "write, three tables to make", 3),
     _depth("depth-pgd", "write, four tables to make", 4),
-    Fault("cow-parent", "copy on write, parent", every_page,
+    Scenario("cow-parent", "copy on write, parent", every_page,
           (anonymous, anchored, written, child_holds), WRITE, SHARED, COPIED),
-    Fault("cow-child", "copy on write, child", every_page,
+    Scenario("cow-child", "copy on write, child", every_page,
           (anonymous, anchored, written, child_works), WRITE, SHARED, COPIED, in_child=True),
-    Fault("cow-reuse-parent", "the same, the child is gone", every_page,
+    Scenario("cow-reuse-parent", "the same, the child is gone", every_page,
           (anonymous, anchored, written, child_went), WRITE, SHARED, REUSED),
-    Fault("cow-reuse-child", "the same, the parent let go", every_page,
+    Scenario("cow-reuse-child", "the same, the parent let go", every_page,
           (anonymous, anchored, written, child_works, parent_lets_go), WRITE, SHARED, REUSED,
           in_child=True),
-    Fault("shm-new", "shared memory, new page", every_page,
+    Scenario("shm-new", "shared memory, new page", every_page,
           (file(MAP_SHARED, False, "none"), anchored), WRITE, NONE,
           Expect("leaf", writable=True, dirty=True)),
-    Fault("shm-read", "shared memory read, maps around", each_window,
+    Scenario("shm-read", "shared memory read, maps around", each_window,
           (file(MAP_SHARED, False, "all"), anchored_by_reading), READ, NONE, MAPPED,
           neighbour=MAPPED),
-    Fault("shm-read-alone", "the same, neighbours not cached", each_window,
+    Scenario("shm-read-alone", "the same, neighbours not cached", each_window,
           (file(MAP_SHARED, False, "samples"), anchored_by_reading), READ, NONE, MAPPED,
           neighbour=NEVER),
-    Fault("shm-read-narrow", "the same, fault-around off", each_window,
+    Scenario("shm-read-narrow", "the same, fault-around off", each_window,
           (narrow_fault_around, file(MAP_SHARED, False, "all"), anchored_by_reading), READ, NONE,
           MAPPED, neighbour=NEVER),
-    Fault("shm-write", "shared memory write, cached", every_page,
+    Scenario("shm-write", "shared memory write, cached", every_page,
           (file(MAP_SHARED, False, "all"), anchored), WRITE, NONE,
           Expect("leaf", writable=True, dirty=True)),
-    Fault("file-read", "private file read, maps around", each_window,
+    Scenario("file-read", "private file read, maps around", each_window,
           (file(MAP_PRIVATE, True, "all"), anchored_by_reading), READ, NONE, MAPPED_RO,
           neighbour=MAPPED),
-    Fault("file-read-alone", "the same, neighbours not cached", each_window,
+    Scenario("file-read-alone", "the same, neighbours not cached", each_window,
           (file(MAP_PRIVATE, True, "samples"), anchored_by_reading), READ, NONE, MAPPED_RO,
           neighbour=NEVER),
-    Fault("file-write", "private file write: a copy", every_page,
+    Scenario("file-write", "private file write: a copy", every_page,
           (file(MAP_PRIVATE, True, "all"), anchored), WRITE, NONE, FRESH),
-    Fault("file-cow", "the same to what was read", each_window,
+    Scenario("file-cow", "the same to what was read", each_window,
           (file(MAP_PRIVATE, True, "all"), anchored_by_reading, read_before), WRITE, MAPPED_RO,
           COPIED),
-    Fault("file-shared-write", "shared file write", every_page,
+    Scenario("file-shared-write", "shared file write", every_page,
           (file(MAP_SHARED, True, "all"), anchored), WRITE, NONE,
           Expect("leaf", writable=True, dirty=True)),
-    Fault("thp", "huge page, first touch", each_entry(1), (huge_anonymous, anchored), WRITE, NONE,
+    Scenario("thp", "huge page, first touch", each_entry(1), (huge_anonymous, anchored), WRITE, NONE,
           Expect("leaf", writable=True, dirty=True), most=12, neighbour=MAPPED),
-    Fault("thp-read", "huge page, read: huge zero page", each_entry(1),
+    Scenario("thp-read", "huge page, read: huge zero page", each_entry(1),
           (huge_anonymous, anchored_by_reading), READ, NONE, ZERO, most=12, neighbour=ZERO),
-    Fault("thp-cow", "huge page, copy on write: split", each_entry(1),
+    Scenario("thp-cow", "huge page, copy on write: split", each_entry(1),
           (huge_anonymous, anchored, written, child_holds), WRITE, SHARED, COPIED, tables=1,
           most=12, neighbour=SHARED),
-    Fault("hugetlb", "hugetlb, first touch", each_entry(1), (hugetlb(MAP_PRIVATE), anchored),
+    Scenario("hugetlb", "hugetlb, first touch", each_entry(1), (hugetlb(MAP_PRIVATE), anchored),
           WRITE, NONE, Expect("leaf", writable=True, dirty=True), most=12),
-    Fault("hugetlb-read", "hugetlb, read", each_entry(1), (hugetlb(MAP_SHARED), anchored), READ,
+    Scenario("hugetlb-read", "hugetlb, read", each_entry(1), (hugetlb(MAP_SHARED), anchored), READ,
           NONE, MAPPED, most=12),
-    Fault("soft-dirty", "write after clear_refs", every_page,
+    Scenario("soft-dirty", "write after clear_refs", every_page,
           (anonymous, anchored, written, clean_soft_dirty), WRITE,
           Expect("leaf", writable=False, soft_dirty=False),
           Expect("leaf", writable=True, soft_dirty=True, frame="same")),
-    Fault("free-write", "write after MADV_FREE", every_page,
+    Scenario("free-write", "write after MADV_FREE", every_page,
           (anonymous, anchored, written, advised(memory.MADV_FREE, "MADV_FREE")), WRITE,
           Expect("leaf", dirty=False), Expect("leaf", dirty=True, frame="same"), faults=None),
-    Fault("dontneed-write", "write after MADV_DONTNEED", every_page,
+    Scenario("dontneed-write", "write after MADV_DONTNEED", every_page,
           (anonymous, anchored, written, advised(memory.MADV_DONTNEED, "MADV_DONTNEED"), anchored),
           WRITE, NONE, FRESH),
-    Fault("swap-in", "swap in", each_window, (anonymous, anchored, written, swapped_out), READ,
+    Scenario("swap-in", "swap in", each_window, (anonymous, anchored, written, swapped_out), READ,
           Expect("swap"), MAPPED, waits=True),
-    Fault("uffd-missing", "userfaultfd: copies a page in", every_page,
+    Scenario("uffd-missing", "userfaultfd: copies a page in", every_page,
           (anonymous, anchored, userfault("missing")), WRITE, NONE, FRESH, waits=True),
-    Fault("uffd-wp", "userfaultfd: takes a write protection", every_page,
+    Scenario("uffd-wp", "userfaultfd: takes a write protection", every_page,
           (anonymous, anchored, written, userfault("write-protect")), WRITE,
           Expect("leaf", writable=False, uffd_wp=True),
           Expect("leaf", writable=True, uffd_wp=False, frame="same"), waits=True),
-    Fault("uffd-minor", "userfaultfd: maps what a file has", every_page,
+    Scenario("uffd-minor", "userfaultfd: maps what a file has", every_page,
           (file(MAP_SHARED, False, "all"), anchored, userfault("minor")), READ, NONE, MAPPED,
           waits=True),
-    Fault("stack", "the stack grows by a page", every_page, (stack_like,), WRITE, NONE, FRESH),
-    Fault("signal-none", "SIGSEGV: PROT_NONE", second_page,
+    Scenario("stack", "the stack grows by a page", every_page, (stack_like,), WRITE, NONE, FRESH),
+    Scenario("signal-none", "SIGSEGV: PROT_NONE", second_page,
           (anonymous, anchored, written, protected(PROT_NONE)), SIGNAL_READ,
           Expect("protnone"), Expect("protnone", frame="same"), faults=0, result=1),
-    Fault("signal-pkey", "SIGSEGV: protection key", every_page,
+    Scenario("signal-pkey", "SIGSEGV: protection key", every_page,
           (anonymous, anchored, written, denied_by_pkey), SIGNAL_READ, MAPPED,
           Expect("leaf", frame="same"), faults=0, result=1),
-    Fault("signal-guard", "SIGSEGV: guard region", every_page,
+    Scenario("signal-guard", "SIGSEGV: guard region", every_page,
           (anonymous, anchored, advised(memory.MADV_GUARD_INSTALL, "guard regions (6.13)")),
           SIGNAL_READ, Expect("marker"), Expect("marker"), faults=0, result=1),
-    Fault("none-to-read", "mprotect: PROT_NONE to readable", second_page,
+    Scenario("none-to-read", "mprotect: PROT_NONE to readable", second_page,
           (anonymous, anchored, written, own_vmas, protected(PROT_NONE)),
           Action(lib.PTSCOPE_DO_CALL, memory.CALLS["mprotect"], (0, PAGE, PROT_READ), place=1),
           Expect("protnone", allowed="---"),
           Expect("leaf", writable=False, frame="same", allowed="r--"), faults=0, result=0),
-    Fault("read-to-write", "mprotect: read-only to writable", second_page,
+    Scenario("read-to-write", "mprotect: read-only to writable", second_page,
           (anonymous, anchored, written, own_vmas, protected(PROT_READ)),
           Action(lib.PTSCOPE_DO_CALL, memory.CALLS["mprotect"], (0, PAGE, RW), place=1),
           Expect("leaf", writable=False, allowed="r--"), Expect("leaf", frame="same", allowed="rw-"),

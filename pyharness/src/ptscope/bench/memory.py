@@ -29,7 +29,7 @@ CALLS: dict[str, int] = {
     name: getattr(lib, f"PTSCOPE_CALL_{name.upper()}")
     for name in (
         "getppid", "mmap", "munmap", "mremap", "mprotect", "madvise", "mlock", "munlock",
-        "pkey_alloc", "pkey_free", "pkey_mprotect", "userfaultfd", "ioctl", "prctl",
+        "pkey_alloc", "pkey_free", "pkey_mprotect", "userfaultfd", "ioctl", "prctl", "pread",
     )
 }  # fmt: skip
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ptscope.bench.clock import Clock
-from ptscope.bench.faults import Fault
 from ptscope.bench.looks import Eyes, Look, differences, table_bytes
 from ptscope.bench.memory import Geometry
 from ptscope.bench.result import Measured, Round, sort_samples
+from ptscope.bench.scenario import Scenario
 from ptscope.bench.stage import NotHere, Stage, play
 from ptscope.bench.timing import Sample, take
 
@@ -57,8 +57,8 @@ def interrupts(cpu: int, path: Path = Path("/proc/interrupts")) -> int:
     return sum(int(count[0]) for count in counts if count and count[0].isdigit())
 
 
-def measure_fault(scenario: Fault, setting: Setting, tell: Tell = lambda _: None) -> Measured:
-    """All rounds of a fault scenario."""
+def measure(scenario: Scenario, setting: Setting, tell: Tell = lambda _: None) -> Measured:
+    """All rounds of a scenario."""
     measured = Measured(
         scenario.name,
         scenario.title,
@@ -68,14 +68,14 @@ def measure_fault(scenario: Fault, setting: Setting, tell: Tell = lambda _: None
     for number in range(setting.rounds):
         tell(f"{scenario.name}, round {number + 1} of {setting.rounds}")
         try:
-            measured.rounds.append(fault_round(scenario, setting, measured))
+            measured.rounds.append(one_round(scenario, setting, measured))
         except NotHere as error:
             measured.unavailable, measured.remedy = error.cause, error.remedy
             break
     return measured
 
 
-def fault_round(scenario: Fault, setting: Setting, measured: Measured) -> Round:
+def one_round(scenario: Scenario, setting: Setting, measured: Measured) -> Round:
     """One round. Raises NotHere when the scenario cannot be played here."""
     with setting.stage(scenario.most) as stage:
         stage.action = replace(scenario.action, spin=setting.spin)
@@ -111,7 +111,7 @@ def fault_round(scenario: Fault, setting: Setting, measured: Measured) -> Round:
             samples,
             flaws,
             waits=scenario.waits,
-            inner=max(1, scenario.action.inner),
+            inner=max(1, stage.action.inner),
             interrupts=hits,
         )
 
@@ -124,7 +124,7 @@ def _made(before: Sequence[Look], after: Sequence[Look]) -> Iterator[int]:
 
 
 def _flaws(
-    scenario: Fault, address: int, sample: Sample, before: Look, after: Look, beside: Look | None
+    scenario: Scenario, address: int, sample: Sample, before: Look, after: Look, beside: Look | None
 ) -> Iterator[str]:
     """What is not as it has to be with one sample."""
     where = f"{address:#x}"
@@ -151,7 +151,7 @@ FEW = 4
 """Tables that the process may have made for something else meanwhile."""
 
 
-def _judge_table_bytes(scenario: Fault, made: int, flaws: list[str | None]) -> None:
+def _judge_table_bytes(scenario: Scenario, made: int, flaws: list[str | None]) -> None:
     """Without walks, tables that had to be made show in VmPTE, all samples together."""
     if not scenario.tables or scenario.before.state != "none":
         return

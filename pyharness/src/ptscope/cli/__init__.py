@@ -85,6 +85,11 @@ COMMANDS: dict[str, Row] = {
         "Which processes map a frame, where and how.",
         ("0x149513", "1 0x7ffd3a1c2ff8", "0x149513 --kernel --json"),
     ),
+    "bench": Row(
+        "ptscope.cli.bench:bench",
+        "What faults, remaps and walks cost, proven by walks.",
+        ("fault", "fault write cow-parent -o a.json", "walk", "compare a.json b.json"),
+    ),
 }
 
 

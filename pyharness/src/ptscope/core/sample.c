@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* See sample.h. */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
@@ -34,6 +35,7 @@ static const long call_numbers[] = {
 	[PTSCOPE_CALL_USERFAULTFD] = SYS_userfaultfd,
 	[PTSCOPE_CALL_IOCTL] = SYS_ioctl,
 	[PTSCOPE_CALL_PRCTL] = SYS_prctl,
+	[PTSCOPE_CALL_PREAD] = SYS_pread64,
 };
 #define CALLS (sizeof(call_numbers) / sizeof(*call_numbers))
 
@@ -140,6 +142,37 @@ static __s64 do_fork(const struct ptscope_action *action, __u64 address)
 	return pid == -1 ? -errno : pid;
 }
 
+/* Arguments: file, request, its length, room for the answer, its length. */
+static __s64 do_ask(const struct ptscope_action *action, __u64 address)
+{
+	const __u64 *a = action->arguments;
+	long result = syscall(SYS_write, a[0], a[1], a[2]);
+
+	(void)address;
+	if (result != -1)
+		result = syscall(SYS_read, a[0], a[3], a[4]);
+	return result == -1 ? -errno : result;
+}
+
+/* The same with the file's path in place of the file; the result is the length of all answers. */
+static __s64 do_ask_all(const struct ptscope_action *action, __u64 address)
+{
+	const __u64 *a = action->arguments;
+	long fd = syscall(SYS_openat, AT_FDCWD, a[0], O_RDWR | O_CLOEXEC), result;
+	__s64 length = 0;
+
+	(void)address;
+	if (fd == -1)
+		return -errno;
+	result = syscall(SYS_write, fd, a[1], a[2]);
+	while (result != -1 && (result = syscall(SYS_read, fd, a[3], a[4])) > 0)
+		length += result;
+	if (result == -1)
+		length = -errno;
+	syscall(SYS_close, fd);
+	return length;
+}
+
 typedef __s64 act(const struct ptscope_action *action, __u64 address);
 
 static act *const acts[] = {
@@ -151,6 +184,8 @@ static act *const acts[] = {
 	[PTSCOPE_DO_SIGNAL_READ] = do_signal_read,
 	[PTSCOPE_DO_SIGNAL_WRITE] = do_signal_write,
 	[PTSCOPE_DO_FORK] = do_fork,
+	[PTSCOPE_DO_ASK] = do_ask,
+	[PTSCOPE_DO_ASK_ALL] = do_ask_all,
 };
 #define ACTS (sizeof(acts) / sizeof(*acts))
 

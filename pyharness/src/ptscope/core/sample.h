@@ -22,6 +22,8 @@
 #define PTSCOPE_DO_SIGNAL_READ 5	/* load; ends when the SIGSEGV handler is entered */
 #define PTSCOPE_DO_SIGNAL_WRITE 6
 #define PTSCOPE_DO_FORK 7		/* the result is a child that waits to be killed */
+#define PTSCOPE_DO_ASK 8		/* write() a request to a file and read() one answer */
+#define PTSCOPE_DO_ASK_ALL 9		/* open(), write() the request, read() to the end, close() */
 
 /* ptscope_action.call and ptscope_call(): system calls by names of our own, alike everywhere */
 #define PTSCOPE_CALL_GETPPID 0
@@ -38,6 +40,7 @@
 #define PTSCOPE_CALL_USERFAULTFD 11
 #define PTSCOPE_CALL_IOCTL 12
 #define PTSCOPE_CALL_PRCTL 13
+#define PTSCOPE_CALL_PREAD 14
 
 struct ptscope_action {
 	__u32 kind;

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Results as a file in the format of pyperf, so that its own commands read it.
+
+The format is that of pyperf 2 (version 1.0 of the file): a suite of benchmarks, each a list of
+runs, each run a list of values in seconds. A run is a round here; the samples that came first are
+its warm-ups. pyperf itself is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ptscope import __version__
+from ptscope.bench.conditions import Conditions
+from ptscope.bench.result import Measured, Round
+from ptscope.errors import UsageError
+
+FORMAT = "1.0"
+NS = 1e-9
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One benchmark of a file: its values in ns, by runs, and what is said of it."""
+
+    name: str
+    runs: tuple[tuple[float, ...], ...]
+    facts: Mapping[str, Any]
+
+    @property
+    def values(self) -> list[float]:
+        """All values, in ns."""
+        return [value for run in self.runs for value in run]
+
+
+def document(measured: Sequence[Measured], conditions: Conditions) -> dict[str, object]:
+    """The object that a file holds. What was refused, or not measured, has no values."""
+    return {
+        "version": FORMAT,
+        "metadata": {
+            "unit": "second",
+            "tool": f"ptscope {__version__}",
+            **conditions.facts,
+            **_not_measured(measured),
+        },
+        "benchmarks": [
+            _benchmark(each) for each in measured if each.values and not each.refused
+        ],
+    }
+
+
+def _not_measured(measured: Sequence[Measured]) -> dict[str, str]:
+    """Why benchmarks are missing: pyperf knows no other place for it."""
+    reasons = {each.name: why_missing(each) for each in measured}
+    return {f"missing_{name}": why for name, why in reasons.items() if why}
+
+
+def why_missing(each: Measured) -> str | None:
+    """Why there is no figure; None when there is one."""
+    if each.unavailable is not None:
+        return f"cannot be measured here: {each.unavailable}"
+    if each.errors and not each.values:
+        return f"did not happen: {each.errors[0]}"
+    if each.refused:
+        return f"below what the clock can tell from nothing ({each.resolution:.1f} ns)"
+    return None if each.values else "no samples"
+
+
+def _benchmark(each: Measured) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "name": each.name,
+        "description": each.title,
+        "loops": 1,
+        "samples": each.samples,
+        "faults_counted": each.faults,
+        "samples_marked": each.marked,
+        "samples_in_error": len(each.errors),
+        "interrupts": sum(round_.interrupts for round_ in each.rounds),
+        "proven_by": each.proven_by,
+    }
+    if each.tables:
+        facts["tables"] = _numbers(each.tables)
+    if each.size is not None:
+        facts["size"] = each.size
+    if each.pages is not None:
+        facts["pages"] = each.pages
+    return {
+        "metadata": facts,
+        "runs": [_run(round_) for round_ in each.rounds if round_.values],
+    }
+
+
+def _numbers(numbers: set[int]) -> str:
+    return " ".join(str(number) for number in sorted(numbers))
+
+
+def _run(round_: Round) -> dict[str, object]:
+    run: dict[str, object] = {"values": [value * NS for value in round_.values]}
+    if round_.first:
+        run["warmups"] = [[1, value * NS] for value in round_.first]
+    date = datetime.now(timezone.utc).replace(tzinfo=None)
+    run["metadata"] = {"date": date.isoformat(sep=" ")}
+    return run
+
+
+def write(path: Path, content: Mapping[str, object]) -> None:
+    """Write a file; raises OSError."""
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def read(path: Path) -> dict[str, Stored]:
+    """The benchmarks of a file by name; raises UsageError when it is none, or cannot be read."""
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is no file of results: {error}") from None
+    try:
+        return {stored.name: stored for stored in _benchmarks(content)}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} is no file of results: {error!r}", "`ptscope bench fault -o FILE` makes one"
+        ) from None
+
+
+def _benchmarks(content: Mapping[str, Any]) -> list[Stored]:
+    common = content.get("metadata", {})
+    found = []
+    for each in content["benchmarks"]:
+        facts = {**common, **each.get("metadata", {})}
+        # pyperf keeps what all runs have in common at the highest level it can.
+        name = facts.get("name") or each["runs"][0]["metadata"]["name"]
+        runs = tuple(
+            tuple(value / NS for value in run["values"]) for run in each["runs"] if "values" in run
+        )
+        found.append(Stored(name, runs, facts))
+    return found

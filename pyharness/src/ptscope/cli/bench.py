@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`ptscope bench`: what faults, remaps and walks cost, with proof of what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ptscope.cli.progress import Ticker
+from ptscope.cli.walk import explain_fallback
+from ptscope.errors import EXIT_DONE, EXIT_FOUND, CannotWrite, UsageError
+from ptscope.source.choose import NAMES, choose
+from ptscope.source.pagemap import PagemapSource
+
+if TYPE_CHECKING:
+    from ptscope.bench.conditions import Conditions
+    from ptscope.bench.result import Measured
+    from ptscope.bench.run import Setting
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+SAMPLES, ROUNDS = 64, 7
+
+_OPTIONS = (
+    click.option("--json", "as_json", is_flag=True, help="For programs: pyperf's format."),
+    click.option("-o", "--output", metavar="FILE", help="Keep the results, in pyperf's format."),
+    click.option("--list", "listed", is_flag=True, help="List the scenarios and measure nothing."),
+    click.option(
+        "--rounds", default=ROUNDS, show_default=True, type=click.IntRange(1, 1000),
+        help="Memory is made anew for each round.",
+    ),
+    click.option("--cpu", type=click.IntRange(0), help="Measure on this CPU."),
+    click.option("--plot", metavar="FILE.png", help="Draw the distributions (needs matplotlib)."),
+    click.option(
+        "--source", "source_name", type=click.Choice(NAMES), default="auto", show_default=True,
+        help="Prove by walks of the module, or by /proc/PID/pagemap.",
+    ),
+)  # fmt: skip
+
+
+def with_options(command: Command) -> Command:
+    """The options that all that measure have."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+samples_option = click.option(
+    "--samples", default=SAMPLES, show_default=True, type=click.IntRange(2, 4096),
+    help="Samples of each round.",
+)  # fmt: skip
+
+
+@click.group("bench", context_settings={"help_option_names": ["-h", "--help"]})
+def bench() -> None:
+    """Measure what faults, remaps and walks cost.
+
+    Each sample is proven: what the address has before and after is looked at through the
+    module's walks, or pagemap, and the kernel's count of faults has to fit. A scenario that did
+    not happen is an error (exit status 1), not a number.
+    """
+
+
+@bench.command("fault")
+@click.argument("names", nargs=-1, metavar="[SCENARIO]...")
+@samples_option
+@with_options
+def fault(names: Sequence[str], samples: int, **options: Any) -> int:
+    """What a page fault costs, by what the kernel has to do for it.
+
+    Without names, all scenarios. They are explained in bench/SCENARIOS.md.
+    """
+    from ptscope.bench.faults import FAULTS
+
+    return _measure_rows("fault", FAULTS, names, samples, options)
+
+
+@bench.command("walk")
+@click.argument("names", nargs=-1, metavar="[SCENARIO]...")
+@samples_option
+@with_options
+def walk(names: Sequence[str], samples: int, **options: Any) -> int:
+    """What a walk costs: by the hardware, by pagemap, by the module.
+
+    Without names, all scenarios. They are explained in bench/SCENARIOS.md.
+    """
+    from ptscope.bench.walks import WALKS
+
+    return _measure_rows("walk", WALKS, names, samples, options)
+
+
+def _measure_rows(
+    group: str, table: Sequence[Any], names: Sequence[str], samples: int, options: dict[str, Any]
+) -> int:
+    from ptscope.bench.run import measure
+    from ptscope.views.bench import listing
+
+    rows = _chosen(table, names)
+    if options["listed"]:
+        click.echo(listing([(row.name, row.title) for row in rows]))
+        return EXIT_DONE
+
+    def run(setting: Setting, ticker: Ticker) -> list[Measured]:
+        return [measure(row, setting, ticker.tell) for row in rows]
+
+    return _measure(group, run, samples, options)
+
+
+def _chosen(table: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    known = {row.name: row for row in table}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"no scenario is called {unknown[0]!r}", "`--list` names them")
+    return [known[name] for name in names] if names else list(table)
+
+
+def _measure(
+    group: str,
+    run: Callable[[Setting, Ticker], list[Measured]],
+    samples: int,
+    options: dict[str, Any],
+) -> int:
+    """Measure and show; the exit status."""
+    from ptscope.bench.clock import calibrate
+    from ptscope.bench.conditions import gather
+    from ptscope.bench.looks import Eyes
+    from ptscope.bench.memory import Geometry
+    from ptscope.bench.run import Setting
+    from ptscope.bench.timing import pinned
+
+    _check_before(options)
+    choice = choose(options["source_name"], "self")
+    if choice.instead_of_module is not None:
+        explain_fallback(choice.instead_of_module)
+    source = choice.source
+    hidden = isinstance(source, PagemapSource) and source.frames_hidden
+    cpus = sorted(os.sched_getaffinity(0))
+    cpu = cpus[-1] if options["cpu"] is None else options["cpu"]
+    if cpu not in cpus:
+        raise UsageError(f"CPU {cpu} is not one this process may run on", f"those are {cpus}")
+    with pinned(cpu), Ticker() as ticker:
+        ticker.tell("comparing clocks")
+        clock = calibrate()
+        setting = Setting(
+            clock=clock,
+            eyes=Eyes(source, hidden),
+            geometry=Geometry.of(source.layout),
+            cpu=cpu,
+            serving_cpu=next((each for each in cpus if each != cpu), -1),
+            samples=samples,
+            rounds=options["rounds"],
+        )
+        conditions = gather(clock, setting.geometry, source.name, cpu)
+        measured = run(setting, ticker)
+    return _show(group, measured, conditions, options)
+
+
+def _check_before(options: dict[str, Any]) -> None:
+    """Refuse what would fail after minutes of measuring."""
+    if options["plot"]:
+        from ptscope.bench.plot import check_available
+
+        check_available()
+    for name in ("output", "plot"):
+        path = options[name]
+        if path and not Path(path).absolute().parent.is_dir():
+            raise CannotWrite(f"cannot write {path}: there is no such directory")
+
+
+def _show(
+    group: str, measured: list[Measured], conditions: Conditions, options: dict[str, Any]
+) -> int:
+    from ptscope.bench import store
+    from ptscope.bench.result import problems
+    from ptscope.views.bench import render
+
+    document = store.document(measured, conditions)
+    if options["output"]:
+        _write(Path(options["output"]), lambda path: store.write(path, document))
+    if options["plot"]:
+        from ptscope.bench.plot import draw
+
+        _write(Path(options["plot"]), lambda path: draw(path, group, measured, conditions))
+    if options["as_json"]:
+        click.echo(json.dumps(document))
+    else:
+        click.echo(render(group, measured, conditions))
+    found = list(problems(measured))
+    for text in found:
+        click.echo(f"ptscope: {text}", err=True)
+    return EXIT_FOUND if found else EXIT_DONE
+
+
+def _write(path: Path, how: Callable[[Path], None]) -> None:
+    try:
+        how(path)
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror}") from None
+
+
+@bench.command("compare")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--json", "as_json", is_flag=True, help="For programs: one object.")
+@click.option(
+    "--least", default=1.0, show_default=True, metavar="PERCENT", type=click.FloatRange(0),
+    help="A smaller difference counts as none.",
+)  # fmt: skip
+def compare(first: str, second: str, as_json: bool, least: float) -> int:
+    """Compare two files of results; exit status 1 when something differs.
+
+    A difference is shown only where the confidence interval (95 % for all of them together)
+    leaves out that there is none.
+    """
+    from ptscope.bench.compare import compare as compare_
+    from ptscope.bench.store import read
+    from ptscope.views.bench import comparison_json, render_comparison
+
+    result = compare_(read(Path(first)), read(Path(second)), least / 100)
+    if not result.differences:
+        raise UsageError("the two files have no benchmark in common")
+    click.echo(json.dumps(comparison_json(result)) if as_json else render_comparison(result))
+    return EXIT_FOUND if result.found else EXIT_DONE

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What was measured as text for people: a line a scenario, then the conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from ptscope.bench.compare import Comparison, Difference
+from ptscope.bench.conditions import Conditions
+from ptscope.bench.result import Measured
+from ptscope.bench.stats import sparkline
+from ptscope.bench.store import why_missing
+from ptscope.views.text import printable
+from ptscope.views.walk import labelled
+
+NAME, FIGURE, SPARK = 20, 8, 12
+SHOWN = ("cpu_model_name", "kernel", "accelerator", "levels", "clock", "governor", "thp",
+         "khugepaged_scan_ms", "numa_balancing", "mitigations")  # fmt: skip
+
+
+def time_text(ns: float) -> str:
+    """A time of three digits: `812 ns`, `1.53 us`, `42.0 ms`."""
+    for unit, size in (("ns", 1.0), ("us", 1e3), ("ms", 1e6)):
+        if ns < 999.5 * size:
+            value = ns / size
+            digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+            return f"{value:.{digits}f} {unit}"
+    return f"{ns / 1e9:.2f} s"
+
+
+def listing(rows: Sequence[tuple[str, str]]) -> str:
+    """The names of scenarios and what they are."""
+    return "\n".join(f"{name:<{NAME}} {title}" for name, title in rows)
+
+
+def render(group: str, measured: Sequence[Measured], conditions: Conditions) -> str:
+    """The table and the conditions, at most 80 columns wide."""
+    return "\n".join([*_table(group, measured), "", *_conditions(measured, conditions)])
+
+
+def _table(group: str, measured: Sequence[Measured]) -> Iterator[str]:
+    spark = "least to p99"
+    yield (
+        f"{group:<{NAME}} {'median':>{FIGURE}} {'IQR':>{FIGURE}} {'p99':>{FIGURE}}"
+        f" {spark:<{SPARK}}  made"
+    )
+    for each in measured:
+        yield from _line(each)
+
+
+def _line(each: Measured) -> Iterator[str]:
+    why = why_missing(each)
+    if why is not None:
+        colour = "red" if each.errors else "bright_black"
+        head, *more = labelled_at(NAME, each.name, why + (f" ({each.remedy})" if each.remedy else ""))
+        yield click.style(head, fg=colour)
+        yield from more
+        return
+    summary = each.summary
+    assert summary is not None
+    figures = (summary.median, summary.upper - summary.lower, summary.p99)
+    text = " ".join(f"{time_text(value):>{FIGURE}}" for value in figures)
+    line = f"{each.name:<{NAME}} {text} {sparkline(each.values, SPARK)}  {_made(each)}"
+    yield line.rstrip()
+
+
+def labelled_at(width: int, label: str, text: str) -> list[str]:
+    """`text` wrapped beside a label of `width` columns, within 80."""
+    import textwrap
+
+    lines = textwrap.wrap(printable(text), 79 - width, break_on_hyphens=False) or [""]
+    return [f"{label:<{width}} {lines[0]}", *(" " * (width + 1) + line for line in lines[1:])]
+
+
+def _made(each: Measured) -> str:
+    words = []
+    if each.errors:
+        words.append(click.style(f"{len(each.errors)} ERRORS", fg="red"))
+    tables = sorted(each.tables - {0})
+    if tables:
+        words.append(f"{tables[0]} table" + ("s" if tables[0] > 1 else ""))
+    return ", ".join(words)
+
+
+def _conditions(measured: Sequence[Measured], conditions: Conditions) -> Iterator[str]:
+    facts = conditions.facts
+    samples = sum(each.samples for each in measured)
+    marked = sum(each.marked for each in measured)
+    first = [value for each in measured for value in each.first]
+    yield from labelled(
+        "samples",
+        f"{samples} in all; the first of each round ({len(first)}) are apart, as are {marked} "
+        "that lost the CPU",
+    )
+    faults = sum(each.faults for each in measured)
+    yield from labelled("faults", f"{faults} counted by the kernel (getrusage)")
+    proven = "walks of the module" if facts["source"] == "module" else (
+        "pagemap: leaves alone, tables only as far as VmPTE counts them"
+    )
+    yield from labelled("proven by", proven)
+    ns = float(facts["clock_overhead_ns"])
+    yield from labelled(
+        "clock",
+        f"{facts['clock']}; its own {ns:.1f} ns taken off, less than "
+        f"{float(facts['clock_resolution_ns']):.1f} ns refused"
+        + (f"; {facts['clock_note']}" if "clock_note" in facts else ""),
+    )
+    yield from labelled(
+        "machine",
+        printable(
+            f"{facts['cpu_model_name']}, CPU {facts['cpu_affinity']} of {facts['cpu_count']}; "
+            f"{facts['accelerator']}; governor {facts['governor']}"
+        ),
+    )
+    yield from labelled(
+        "kernel",
+        printable(
+            f"{facts['kernel']}, {facts['levels']} levels; THP {facts.get('thp', 'none')}, "
+            f"khugepaged every {facts.get('khugepaged_scan_ms', '-')} ms, NUMA balancing "
+            f"{facts.get('numa_balancing', 'none')}"
+        ),
+    )
+    yield from labelled("against", printable(f"{facts['mitigations']}"))
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """A line a benchmark, and what else is different."""
+    return "\n".join(_comparison(comparison))
+
+
+def _comparison(comparison: Comparison) -> Iterator[str]:
+    yield f"{'':<{NAME}} {'first':>{FIGURE}} {'second':>{FIGURE}}   change  interval"
+    for each in comparison.differences:
+        yield _difference(each)
+    yield ""
+    count, found = len(comparison.differences), len(comparison.found)
+    yield f"{found} of {count} differ" if found else f"no difference shown in {count}"
+    for which, names in (("first", comparison.only_first), ("second", comparison.only_second)):
+        if names:
+            yield from labelled(f"only {which}", ", ".join(names))
+    for name, one, other in comparison.unlike:
+        yield from labelled("unlike", printable(f"{name}: {one} / {other}"))
+
+
+def _difference(each: Difference) -> str:
+    change = f"{(each.ratio - 1) * 100:+.1f} %"
+    interval = f"{_percent(each.low)} to {_percent(each.high)}"
+    colours = {"slower": "red", "faster": "green"}
+    verdict = click.style(each.verdict, fg=colours.get(each.verdict))
+    return (
+        f"{each.name:<{NAME}} {time_text(each.first):>{FIGURE}} {time_text(each.second):>{FIGURE}}"
+        f" {change:>8}  {interval}  {verdict}"
+    )
+
+
+def _percent(ratio: float) -> str:
+    return "?" if ratio in (0, float("inf")) else f"{(ratio - 1) * 100:+.1f}"
+
+
+def comparison_json(comparison: Comparison) -> dict[str, object]:
+    """The object of `bench compare --json`; times in ns, an end without a value is null."""
+
+    def end(value: float) -> float | None:
+        return None if value in (0, float("inf")) else value
+
+    return {
+        "benchmarks": [
+            {
+                "name": each.name,
+                "first_ns": each.first,
+                "second_ns": each.second,
+                "ratio": each.ratio,
+                "low": end(each.low),
+                "high": end(each.high),
+                "verdict": each.verdict,
+            }
+            for each in comparison.differences
+        ],
+        "only_first": list(comparison.only_first),
+        "only_second": list(comparison.only_second),
+        "unlike": [
+            {"name": name, "first": one, "second": other}
+            for name, one, other in comparison.unlike
+        ],
+    }

@@ -30,6 +30,7 @@ SCENARIO_FILES = (
     "test_race.py",
     "test_race_check.py",
     "test_speed.py",
+    "test_bench.py",
     "test_failslab.py",
     "test_plant.py",
     "test_ptdump.py",
@@ -122,6 +123,7 @@ PLAN: tuple[Row, ...] = (
     race("amd64", "4-level-pti", 30),
     # The same path must not become longer: instructions are counted.
     Row("icount", "5-level", ("test_speed.py",), icount=True),
+    Row("bench", "5-level", ("test_bench.py",), icount=True),
     Row(
         "lockdown-before",
         "5-level",
@@ -164,6 +166,10 @@ def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:
         race(kernel.arch, variant, seconds, prefix)
         for variant, seconds in MATRIX_RACES.get(kernel.name, {}).items()
     ]
+    if kernel.name in MATRIX_BENCH:
+        rows.append(
+            Row("bench", kernel.default_variant, ("test_bench.py",), icount=True, prefix=prefix)
+        )
     rows += [replace(row, prefix=prefix) for row in KERNEL_ROWS.get(kernel.name, ())]
     rows += [
         Row(
@@ -229,6 +235,15 @@ MATRIX_RACES: dict[str, dict[str, int]] = {
     "debian-7.2-riscv64": {"sv48": 30},
     CHECKING: {"5-level": 120},
 }
+
+# Where what a fault has to do differs: the oldest and the newest of an architecture.
+MATRIX_BENCH = (
+    "debian-5.10-amd64",
+    "debian-6.12-amd64",
+    "debian-7.2-amd64",
+    "debian-7.2-arm64",
+    "debian-7.2-riscv64",
+)
 
 # Compilers need minutes under emulation, so one kernel for each way in which Debian ships headers.
 MATRIX_DKMS: dict[str, tuple[str, ...]] = {

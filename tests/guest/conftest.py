@@ -19,6 +19,7 @@ from own import Own
 from puppet import Commands, Puppet
 
 collect_ignore = [
+    "test_bench.py",
     "test_failslab.py",
     "test_dkms.py",
     "test_lockdown_after.py",

@@ -60,6 +60,7 @@ _OUTCOMES = (
     "name", "description", "samples", "faults_counted", "samples_marked", "samples_in_error",
     "interrupts", "date", "tables", "clock_ns_per_tick", "clock_overhead_ns",
     "clock_resolution_ns", "loops", "size", "pages", "proven_by", "cpu_affinity", "duration",
+    "family",
 )  # fmt: skip
 
 

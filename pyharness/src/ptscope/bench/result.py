@@ -49,6 +49,8 @@ class Measured:
     unavailable: str | None = None
     remedy: str | None = None
     proven_by: str = ""
+    family: str = ""
+    """The name without the size: what one line is fitted through."""
 
     @property
     def values(self) -> list[float]:

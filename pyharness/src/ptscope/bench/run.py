@@ -59,12 +59,7 @@ def interrupts(cpu: int, path: Path = Path("/proc/interrupts")) -> int:
 
 def measure(scenario: Scenario, setting: Setting, tell: Tell = lambda _: None) -> Measured:
     """All rounds of a scenario."""
-    measured = Measured(
-        scenario.name,
-        scenario.title,
-        resolution=setting.clock.resolution,
-        proven_by=setting.eyes.source.name,
-    )
+    measured = Measured(scenario.name, scenario.title, proven_by=setting.eyes.source.name)
     for number in range(setting.rounds):
         tell(f"{scenario.name}, round {number + 1} of {setting.rounds}")
         try:
@@ -106,12 +101,14 @@ def one_round(scenario: Scenario, setting: Setting, measured: Measured) -> Round
         measured.faults += sum(sample.faults for sample in samples)
         measured.faults_of_a_sample |= {sample.faults for sample in samples}
         measured.tables |= set(_made(before, after))
+        inner = max(1, stage.action.inner)
+        measured.resolution = setting.clock.resolution / inner
         return sort_samples(
             setting.clock,
             samples,
             flaws,
             waits=scenario.waits,
-            inner=max(1, stage.action.inner),
+            inner=inner,
             interrupts=hits,
         )
 

@@ -85,6 +85,8 @@ def _benchmark(each: Measured) -> dict[str, object]:
     }
     if each.tables:
         facts["tables"] = _numbers(each.tables)
+    if each.family:
+        facts["family"] = each.family
     if each.size is not None:
         facts["size"] = each.size
     if each.pages is not None:

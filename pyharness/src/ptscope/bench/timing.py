@@ -57,19 +57,23 @@ def _c_action(action: Action) -> Any:
     return made
 
 
-class _Arena:
-    """Addresses and samples in shared memory, so that a child can do the work."""
+class Arena:
+    """Room for addresses and samples, in shared memory so that a child can do the work."""
 
-    def __init__(self, addresses: Sequence[int]) -> None:
-        self.count = len(addresses)
-        self._memory = mmap.mmap(-1, max(1, self.count) * (8 + ffi.sizeof("struct ptscope_sample")))
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._memory = mmap.mmap(-1, max(1, count) * (8 + ffi.sizeof("struct ptscope_sample")))
         whole = ffi.cast("char *", ffi.from_buffer(self._memory))
         self.addresses = ffi.cast("unsigned long long *", whole)
+        self.samples = ffi.cast("struct ptscope_sample *", whole + 8 * count)
+
+    def fill(self, addresses: Sequence[int]) -> None:
+        """Set the addresses, `count` of them."""
         for number, address in enumerate(addresses):
             self.addresses[number] = address
-        self.samples = ffi.cast("struct ptscope_sample *", whole + 8 * self.count)
 
     def results(self) -> list[Sample]:
+        """The samples that were taken."""
         return [
             Sample(
                 ticks=each.ticks,
@@ -83,16 +87,21 @@ class _Arena:
             for each in (self.samples[number] for number in range(self.count))
         ]
 
+    def take(self, clock: int, action: Action) -> list[Sample]:
+        """Do the action on each address in turn, in this process."""
+        error = lib.ptscope_sample_run(
+            clock, _c_action(action), self.addresses, self.count, self.samples
+        )
+        if error:
+            raise OSError(-error, os.strerror(-error))
+        return self.results()
+
 
 def take(clock: int, action: Action, addresses: Sequence[int]) -> list[Sample]:
     """Do the action on each address in turn, in this process."""
-    arena = _Arena(addresses)
-    error = lib.ptscope_sample_run(
-        clock, _c_action(action), arena.addresses, arena.count, arena.samples
-    )
-    if error:
-        raise OSError(-error, os.strerror(-error))
-    return arena.results()
+    arena = Arena(len(addresses))
+    arena.fill(addresses)
+    return arena.take(clock, action)
 
 
 class Child:
@@ -103,7 +112,8 @@ class Child:
 
     def __init__(self, clock: int, action: Action, addresses: Sequence[int]) -> None:
         """Fork it; it is stopped before it has done anything."""
-        self._arena = _Arena(addresses)
+        self._arena = Arena(len(addresses))
+        self._arena.fill(addresses)
         self.pid: int = lib.ptscope_child_run(
             clock, _c_action(action), self._arena.addresses, self._arena.count, self._arena.samples
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ptscope.bench.run import Setting
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-SAMPLES, ROUNDS = 64, 7
+SAMPLES, REMAP_SAMPLES, ROUNDS = 64, 8, 7
 
 _OPTIONS = (
     click.option("--json", "as_json", is_flag=True, help="For programs: pyperf's format."),
@@ -91,6 +91,53 @@ def walk(names: Sequence[str], samples: int, **options: Any) -> int:
     from ptscope.bench.walks import WALKS
 
     return _measure_rows("walk", WALKS, names, samples, options)
+
+
+@bench.command("remap")
+@click.argument("names", nargs=-1, metavar="[SCENARIO]...")
+@click.option(
+    "--samples", default=REMAP_SAMPLES, show_default=True, type=click.IntRange(2, 1000),
+    help="Samples of each size in each round; fewer where they take more than 256 MiB.",
+)  # fmt: skip
+@click.option(
+    "--sizes", metavar="SIZE,...", help="Sizes of the range, as 4K,2M,1G. Default: up to 1G."
+)
+@with_options
+def remap(names: Sequence[str], samples: int, sizes: str | None, **options: Any) -> int:
+    """What it costs to move, change or drop a range, by its size.
+
+    Without names, all scenarios. Through the medians of the sizes a line is laid: what every
+    call costs, and what every page adds. They are explained in bench/SCENARIOS.md.
+    """
+    from ptscope.bench.remaps import REMAPS, SIZES
+    from ptscope.views.bench import listing
+
+    rows = _chosen(REMAPS, names)
+    if options["listed"]:
+        click.echo(listing([(row.name, row.title) for row in rows]))
+        return EXIT_DONE
+    wanted = SIZES if sizes is None else [_size(text) for text in sizes.split(",")]
+
+    def run(setting: Setting, ticker: Ticker) -> list[Measured]:
+        from ptscope.bench.remap_run import measure_remap
+
+        return [
+            each for row in rows for each in measure_remap(row, wanted, setting, ticker.tell)
+        ]
+
+    return _measure("remap", run, samples, options)
+
+
+def _size(text: str) -> int:
+    """A size in bytes, as 4K, 2M, 1G; whole pages only."""
+    number, unit = text.strip()[:-1], text.strip()[-1:].upper()
+    factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    if unit not in factors or not number.isascii() or not number.isdigit() or len(number) > 5:
+        raise UsageError(f"{text!r} is no size", "write a number and K, M or G, as 4K,2M,1G")
+    size = int(number) * factors[unit]
+    if not size or size % os.sysconf("SC_PAGE_SIZE"):
+        raise UsageError(f"{text} is not a number of whole pages")
+    return size
 
 
 def _measure_rows(

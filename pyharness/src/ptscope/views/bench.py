@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import click
 
 from ptscope.bench.compare import Comparison, Difference
 from ptscope.bench.conditions import Conditions
+from ptscope.bench.fit import Estimate, fit
 from ptscope.bench.result import Measured
 from ptscope.bench.stats import sparkline
 from ptscope.bench.store import why_missing
@@ -16,12 +18,14 @@ from ptscope.views.text import printable
 from ptscope.views.walk import labelled
 
 NAME, FIGURE, SPARK = 20, 8, 12
-SHOWN = ("cpu_model_name", "kernel", "accelerator", "levels", "clock", "governor", "thp",
-         "khugepaged_scan_ms", "numa_balancing", "mitigations")  # fmt: skip
+BENT = 0.25
+"""A part of a median: sizes that lie further off the line are told."""
 
 
 def time_text(ns: float) -> str:
-    """A time of three digits: `812 ns`, `1.53 us`, `42.0 ms`."""
+    """A time of at most three digits: `812 ns`, `1.53 us`, `42.0 ms`."""
+    if ns < 0.995:
+        return f"{ns * 1e3:.0f} ps"
     for unit, size in (("ns", 1.0), ("us", 1e3), ("ms", 1e6)):
         if ns < 999.5 * size:
             value = ns / size
@@ -44,10 +48,46 @@ def _table(group: str, measured: Sequence[Measured]) -> Iterator[str]:
     spark = "least to p99"
     yield (
         f"{group:<{NAME}} {'median':>{FIGURE}} {'IQR':>{FIGURE}} {'p99':>{FIGURE}}"
-        f" {spark:<{SPARK}}  made"
+        f" {spark:<{SPARK}}  tables"
     )
-    for each in measured:
-        yield from _line(each)
+    for family, members in _families(measured):
+        for each in members:
+            yield from _line(each)
+        yield from _fitted(family, members)
+
+
+def _families(measured: Sequence[Measured]) -> Iterator[tuple[str, list[Measured]]]:
+    """What stands together: one scenario in all its sizes."""
+    for key, members in itertools.groupby(measured, lambda each: each.family or each.name):
+        yield key, list(members)
+
+
+def _fitted(family: str, members: Sequence[Measured]) -> Iterator[str]:
+    """The line through the sizes of a scenario, where it is one."""
+    points = [
+        (each.pages, each.values)
+        for each in members
+        if each.pages is not None and why_missing(each) is None
+    ]
+    line = fit(points)
+    if line is None:
+        return
+    bent = f"; sizes lie up to {line.off:.0%} off" if line.off > BENT else ""
+    yield from labelled_at(
+        NAME,
+        "",
+        f"= {_estimate(line.fixed)} + {_estimate(line.page)} a page{bent}",
+    )
+
+
+def _estimate(estimate: Estimate) -> str:
+    ends = f"{signed_time(estimate.low)} to {signed_time(estimate.high)}"
+    return f"{signed_time(estimate.value)} ({ends})"
+
+
+def signed_time(ns: float) -> str:
+    """A time that may be below zero, as a fixed part that is lost in the error may."""
+    return f"-{time_text(-ns)}" if ns < 0 else time_text(ns)
 
 
 def _line(each: Measured) -> Iterator[str]:
@@ -78,9 +118,11 @@ def _made(each: Measured) -> str:
     words = []
     if each.errors:
         words.append(click.style(f"{len(each.errors)} ERRORS", fg="red"))
-    tables = sorted(each.tables - {0})
-    if tables:
-        words.append(f"{tables[0]} table" + ("s" if tables[0] > 1 else ""))
+    seen = sorted(each.tables - {0}, key=abs)
+    if seen:
+        # What is remapped tells how many tables went, a fault how many came.
+        count = -seen[-1] if each.family else seen[-1]
+        words.append(f"{count:+d}")
     return ", ".join(words)
 
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Loops like those that people write to see what a fault or a remap costs:
+ * bare system calls and a clock.  What `ptscope bench` says is compared with
+ * it, so it shares nothing with it.
+ *
+ *   loops NAME COUNT     prints one time a line, in ns, without the clock's own
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE ((size_t)sysconf(_SC_PAGESIZE))
+
+static long now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC_RAW, &t);
+	return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	long x = *(const long *)a, y = *(const long *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* The middle of what two readings of the clock are apart with nothing between. */
+static long empty(void)
+{
+	static long times[1001];
+
+	for (int i = 0; i < 1001; i++) {
+		long start = now();
+
+		times[i] = now() - start;
+	}
+	qsort(times, 1001, sizeof(*times), by_size);
+	return times[500];
+}
+
+static char *map(size_t size)
+{
+	/* A page table of its own, and no huge pages. */
+	size_t huge = PAGE * (PAGE / 8);
+	char *place = mmap(NULL, size + huge, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (place == MAP_FAILED) {
+		perror("mmap");
+		exit(1);
+	}
+	place = (char *)(((size_t)place + huge - 1) & ~(huge - 1));
+	madvise(place, size, MADV_NOHUGEPAGE);
+	return place;
+}
+
+static void fill(char *place, long pages)
+{
+	for (long i = 0; i < pages; i++)
+		place[i * PAGE] = 1;
+}
+
+int main(int count_of_words, char **words)
+{
+	const char *name = count_of_words > 1 ? words[1] : "";
+	long count = count_of_words > 2 ? atol(words[2]) : 64, own = empty(), start;
+	long *times = calloc(count, sizeof(*times));
+	char *place;
+
+	memset(times, 1, count * sizeof(*times));
+	place = map((count + 1) * PAGE);
+	place[0] = 1;
+	place += PAGE;
+	if (!strcmp(name, "read")) {
+		for (long i = 0; i < count; i++) {
+			start = now();
+			(void)*(volatile char *)(place + i * PAGE);
+			times[i] = now() - start;
+		}
+	} else if (!strcmp(name, "write") || !strcmp(name, "dontneed-write")) {
+		if (*name == 'd') {
+			fill(place, count);
+			madvise(place, count * PAGE, MADV_DONTNEED);
+		}
+		for (long i = 0; i < count; i++) {
+			start = now();
+			*(volatile char *)(place + i * PAGE) = 1;
+			times[i] = now() - start;
+		}
+	} else if (!strcmp(name, "cow-parent")) {
+		pid_t child;
+
+		fill(place, count);
+		child = fork();
+		if (!child)
+			for (;;)
+				pause();
+		/* Our own pages are shared too: have them copied before. */
+		memset(times, 2, count * sizeof(*times));
+		start = now();
+		for (long i = 0; i < count; i++) {
+			start = now();
+			*(volatile char *)(place + i * PAGE) = 2;
+			times[i] = now() - start;
+		}
+		kill(child, 9);
+		waitpid(child, NULL, 0);
+	} else if (!strcmp(name, "syscall")) {
+		for (long i = 0; i < count; i++) {
+			start = now();
+			getppid();
+			times[i] = now() - start;
+		}
+	} else if (!strncmp(name, "move-", 5)) {
+		/* move-PAGES: to and fro between two places that are aligned alike */
+		size_t size = (size_t)atol(name + 5) * PAGE, huge = PAGE * (PAGE / 8);
+		char *from = map(4 * size + 4 * huge), *to = from + 2 * (size + huge);
+
+		to = (char *)((size_t)to & ~(huge - 1));
+		munmap(from + size, to - from - size + size);
+		fill(from, atol(name + 5));
+		for (long i = 0; i < count; i++) {
+			char *other = from;
+
+			start = now();
+			if (mremap(from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
+				perror("mremap");
+				return 1;
+			}
+			times[i] = now() - start;
+			from = to;
+			to = other;
+		}
+	} else {
+		fprintf(stderr, "no loop is called %s\n", name);
+		return 2;
+	}
+	for (long i = 0; i < count; i++)
+		printf("%ld\n", times[i] - own);
+	return 0;
+}

@@ -121,12 +121,21 @@ int main(int count_of_words, char **words)
 			times[i] = now() - start;
 		}
 	} else if (!strncmp(name, "move-", 5)) {
-		/* move-PAGES: to and fro between two places that are aligned alike */
-		size_t size = (size_t)atol(name + 5) * PAGE, huge = PAGE * (PAGE / 8);
-		char *from = map(4 * size + 4 * huge), *to = from + 2 * (size + huge);
+		/*
+		 * move-PAGES: to and fro between two places that are aligned alike, far
+		 * from everything else.
+		 */
+		size_t size = (size_t)atol(name + 5) * PAGE, far = PAGE * (PAGE / 8) * (PAGE / 8);
+		char *from = (char *)(3 * far + (1UL << 37)), *to = from + 3 * far;
+		int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
 
-		to = (char *)((size_t)to & ~(huge - 1));
-		munmap(from + size, to - from - size + size);
+		if (mmap(from, size, PROT_READ | PROT_WRITE, flags, -1, 0) != from ||
+		    mmap(from - 3 * far, PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) {
+			perror("mmap");
+			return 1;
+		}
+		from[-3 * (long)far] = 1;
+		madvise(from, size, MADV_NOHUGEPAGE);
 		fill(from, atol(name + 5));
 		for (long i = 0; i < count; i++) {
 			char *other = from;

@@ -20,6 +20,7 @@ from pathlib import Path
 import command
 import pytest
 import witness
+from ptscope._core import lib
 from ptscope.bench import store
 from ptscope.bench.clock import calibrate
 from ptscope.bench.compare import compare
@@ -32,7 +33,7 @@ from ptscope.bench.remaps import REMAPS
 from ptscope.bench.result import Measured
 from ptscope.bench.run import Setting, measure
 from ptscope.bench.store import Stored
-from ptscope.bench.timing import pinned
+from ptscope.bench.timing import Action, pinned, take
 from ptscope.bench.walks import WALKS
 from ptscope.source.module import ModuleSource
 
@@ -45,8 +46,6 @@ AGREE = 0.001
 LIKE_OTHERS = 0.05
 """How far those of independent loops may be."""
 SLOWER = 0.05
-NS_OF_A_TURN = 4.0
-"""An empty loop is two instructions of 2 ns."""
 X86 = os.uname().machine == "x86_64"
 KERNEL = witness.release()
 
@@ -176,11 +175,20 @@ def test_two_runs_agree(bench: Bench) -> None:
     assert apart == {}
 
 
+def turn(setting: Setting) -> float:
+    """What one empty loop takes, in ns."""
+    turns = 10_000
+    nothing = Action(lib.PTSCOPE_DO_NOTHING, spin=turns)
+    return statistics.median(
+        setting.clock.ns(each.ticks) / turns for each in take(setting.clock.kind, nothing, [0] * 9)
+    )
+
+
 @pytest.mark.parametrize("name", ["write", "cow-parent", "depth-pmd"])
 def test_a_planted_slowdown_is_reported(bench: Bench, name: str) -> None:
     row = next(row for row in FAULTS if row.name == name)
     before = bench.named(name)
-    spin = round(SLOWER * statistics.median(before.values) / NS_OF_A_TURN)
+    spin = round(SLOWER * statistics.median(before.values) / turn(bench.setting))
     slower = measure(row, replace(bench.setting, spin=spin))
     result = compare(stored([before], bench.conditions), stored([slower], bench.conditions))
     (found,) = result.differences

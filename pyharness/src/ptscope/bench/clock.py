@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ptscope._core import ffi, lib
 from ptscope.bench.stats import quantile
@@ -80,8 +81,8 @@ def rate(
     for _ in range(2):
         sleep(INTERVAL)
         pairs.append(read(kind))
-    ticks = [after.ticks - before.ticks for before, after in zip(pairs, pairs[1:], strict=False)]
-    times = [after.raw_ns - before.raw_ns for before, after in zip(pairs, pairs[1:], strict=False)]
+    ticks = [after.ticks - before.ticks for before, after in pairwise(pairs)]
+    times = [after.raw_ns - before.raw_ns for before, after in pairwise(pairs)]
     if min(ticks) <= 0 or min(times) <= 0:
         return None
     first, second = (ns / count for ns, count in zip(times, ticks, strict=True))

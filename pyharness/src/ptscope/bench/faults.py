@@ -331,7 +331,8 @@ def narrow_fault_around(stage: Stage) -> None:
         FAULT_AROUND.write_text(str(stage.page))
     except OSError:
         raise NotHere(
-            f"{FAULT_AROUND} cannot be written", "as root: `mount -t debugfs none /sys/kernel/debug`"
+            f"{FAULT_AROUND} cannot be written",
+            "as root: `mount -t debugfs none /sys/kernel/debug`",
         ) from None
     stage.closing.callback(FAULT_AROUND.write_text, before)
 
@@ -403,8 +404,8 @@ FAULTS: tuple[Scenario, ...] = (
     Scenario("file-shared-write", "shared file write", every_page,
           (file(MAP_SHARED, True, "all"), anchored), WRITE, NONE,
           Expect("leaf", writable=True, dirty=True)),
-    Scenario("thp", "huge page, first touch", each_entry(1), (huge_anonymous, anchored), WRITE, NONE,
-          Expect("leaf", writable=True, dirty=True), most=12, neighbour=MAPPED),
+    Scenario("thp", "huge page, first touch", each_entry(1), (huge_anonymous, anchored), WRITE,
+          NONE, Expect("leaf", writable=True, dirty=True), most=12, neighbour=MAPPED),
     Scenario("thp-read", "huge page, read: huge zero page", each_entry(1),
           (huge_anonymous, anchored_by_reading), READ, NONE, ZERO, most=12, neighbour=ZERO),
     Scenario("thp-cow", "huge page, copy on write: split", each_entry(1),
@@ -453,6 +454,7 @@ FAULTS: tuple[Scenario, ...] = (
     Scenario("read-to-write", "mprotect: read-only to writable", second_page,
           (anonymous, anchored, written, own_vmas, protected(PROT_READ)),
           Action(lib.PTSCOPE_DO_CALL, memory.CALLS["mprotect"], (0, PAGE, RW), place=1),
-          Expect("leaf", writable=False, allowed="r--"), Expect("leaf", frame="same", allowed="rw-"),
+          Expect("leaf", writable=False, allowed="r--"),
+          Expect("leaf", frame="same", allowed="rw-"),
           faults=0, result=0),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from ptscope.bench.fit import fit
 from ptscope.bench.result import Measured
 from ptscope.bench.stats import median, quantile
 from ptscope.bench.store import why_missing
-from ptscope.errors import UsageError, Unsupported
+from ptscope.errors import Unsupported, UsageError
 
 WIDTH, ROW = 9.0, 0.28
 """Inches."""

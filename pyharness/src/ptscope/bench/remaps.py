@@ -24,7 +24,7 @@ from ptscope.bench.stage import NotHere
 from ptscope.bench.timing import Action
 
 Content = Literal["pages", "nothing", "sparse", "huge"]
-Fate = Literal["same", "none", "fresh", "moved"]
+Fate = Literal["same", "none", "fresh", "moved", "half"]
 
 K, M, G = 1 << 10, 1 << 20, 1 << 30
 SIZES = (4 * K, 16 * K, 64 * K, 256 * K, 1 * M, 2 * M, 8 * M, 32 * M, 128 * M, 512 * M, 1 * G)
@@ -121,9 +121,11 @@ class Ground:
 class Remap:
     """One scenario.
 
-    `at_old` and `at_new` are what has become of the entries afterwards, `moves` the level whose
+    `at_old` and `at_new` are what has become of the entries afterwards (`half`: the second half is
+    gone), `moves` the level whose
     entries are moved, so that the tables below it are found under the new address. `freed` counts
-    the tables that go, None: that is told, not judged. `faults` are those the kernel counts.
+    the tables that go, None: that is told, not judged. `faults` are those the kernel counts, None: that
+    depends. `undo` has the range as it was, without it it is made anew.
     """
 
     name: str
@@ -135,7 +137,7 @@ class Remap:
     moves: Literal["pte", "pmd", "pud"] | None = None
     writable: bool | None = None
     freed: Callable[[Ground], int] | None = None
-    faults: Callable[[Ground], int] = lambda ground: 0
+    faults: Callable[[Ground], int | None] = lambda ground: 0
     result: Callable[[Ground], int | None] = lambda ground: 0
     least: Callable[[Geometry], int] = lambda geometry: geometry.page
     below: Callable[[Geometry], int] | None = None
@@ -225,7 +227,7 @@ REMAPS: tuple[Remap, ...] = (
           lambda ground: _call("mremap", ground.old, ground.size, 2 * ground.size, 0), "same",
           result=_old, undo=_shrink_again),
     Remap("shrink", "mremap to half the size", "pages",
-          lambda ground: _call("mremap", ground.old, ground.size, ground.size // 2, 0), "same",
+          lambda ground: _call("mremap", ground.old, ground.size, ground.size // 2, 0), "half",
           result=_old, least=lambda geometry: 2 * geometry.page),
     Remap("protect", "mprotect to read-only", "pages",
           lambda ground: _call("mprotect", ground.old, ground.size, PROT_READ), "same",
@@ -237,7 +239,8 @@ REMAPS: tuple[Remap, ...] = (
           lambda ground: _call("madvise", ground.old, ground.size, memory.MADV_DONTNEED), "none"),
     Remap("fork", "fork of this process, by its size", "pages",
           lambda ground: Action(lib.PTSCOPE_DO_FORK), "same", writable=False,
-          result=lambda ground: None, undo=_protect_again, forks=True),
+          # The caller's own stack is shared then, and copied at once.
+          faults=lambda ground: None, result=lambda ground: None, undo=_protect_again, forks=True),
     Remap("mlock", "mlock, nothing there", "nothing",
           lambda ground: _call("mlock", ground.old, ground.size), "fresh", faults=_pages),
     Remap("populate", "mmap, MAP_POPULATE", "nothing", _populate, "fresh", faults=_pages,

@@ -52,7 +52,7 @@ def interrupts(cpu: int, path: Path = Path("/proc/interrupts")) -> int:
         heading, *lines = path.read_text().splitlines()
     except OSError:
         return 0
-    column = [word for word in heading.split()].index(f"CPU{cpu}") + 1
+    column = heading.split().index(f"CPU{cpu}") + 1
     counts = (line.split()[column : column + 1] for line in lines)
     return sum(int(count[0]) for count in counts if count and count[0].isdigit())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,9 @@ def why_missing(each: Measured) -> str | None:
         return f"did not happen: {each.errors[0]}"
     if each.refused:
         return f"below what the clock can tell from nothing ({each.resolution:.1f} ns)"
-    return None if each.values else "no samples"
+    if each.values:
+        return None
+    return "the CPU was lost in every sample" if each.marked else "no samples"
 
 
 def _benchmark(each: Measured) -> dict[str, object]:
@@ -105,7 +107,7 @@ def _run(round_: Round) -> dict[str, object]:
     run: dict[str, object] = {"values": [value * NS for value in round_.values]}
     if round_.first:
         run["warmups"] = [[1, value * NS] for value in round_.first]
-    date = datetime.now(timezone.utc).replace(tzinfo=None)
+    date = datetime.now(UTC).replace(tzinfo=None)
     run["metadata"] = {"date": date.isoformat(sep=" ")}
     return run
 

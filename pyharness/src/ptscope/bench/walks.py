@@ -28,7 +28,7 @@ from ptscope.raw.stream import MAX_READ, build_request
 from ptscope.source.module import ModuleSource
 
 PLACES = 8192
-"""Cache lines of a chain: half a MiB, which many second caches hold; and more pages than TLBs do."""
+"""Cache lines of a chain: half a MiB, which second caches hold, and more pages than TLBs do."""
 LINE = 64
 ENTRIES = 512
 CHASE = Action(lib.PTSCOPE_DO_CHASE)

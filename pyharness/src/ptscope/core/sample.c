@@ -52,6 +52,63 @@ __s64 ptscope_call(__u32 call, const __u64 *a)
 
 /* ---- actions ------------------------------------------------------------ */
 
+/* An action on one address, with all that can be known before the clock is read. */
+struct prepared {
+	__u64 address;
+	long number;
+	long arguments[6];
+	__u64 inner;
+};
+
+/* A system call without what the C library adds; the negative error as the kernel gives it. */
+static inline long raw_call(long number, const long *a)
+{
+#if defined(__x86_64__)
+	register long r10 __asm__("r10") = a[3];
+	register long r8 __asm__("r8") = a[4];
+	register long r9 __asm__("r9") = a[5];
+	long result;
+
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"(number), "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+	return result;
+#elif defined(__aarch64__)
+	register long x8 __asm__("x8") = number;
+	register long x0 __asm__("x0") = a[0];
+	register long x1 __asm__("x1") = a[1];
+	register long x2 __asm__("x2") = a[2];
+	register long x3 __asm__("x3") = a[3];
+	register long x4 __asm__("x4") = a[4];
+	register long x5 __asm__("x5") = a[5];
+
+	__asm__ volatile("svc 0"
+			 : "+r"(x0)
+			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+			 : "memory");
+	return x0;
+#elif defined(__riscv)
+	register long a7 __asm__("a7") = number;
+	register long a0 __asm__("a0") = a[0];
+	register long a1 __asm__("a1") = a[1];
+	register long a2 __asm__("a2") = a[2];
+	register long a3 __asm__("a3") = a[3];
+	register long a4 __asm__("a4") = a[4];
+	register long a5 __asm__("a5") = a[5];
+
+	__asm__ volatile("ecall"
+			 : "+r"(a0)
+			 : "r"(a7), "r"(a1), "r"(a2), "r"(a3), "r"(a4), "r"(a5)
+			 : "memory");
+	return a0;
+#else
+	long result = syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+
+	return result == -1 ? -errno : result;
+#endif
+}
+
 static sigjmp_buf segv_back;
 static volatile __u64 segv_ticks;
 static int segv_clock;
@@ -63,59 +120,49 @@ static void on_segv(int number)
 	siglongjmp(segv_back, 1);
 }
 
-static __s64 do_nothing(const struct ptscope_action *action, __u64 address)
+static __s64 do_nothing(const struct prepared *what)
 {
-	(void)action;
-	(void)address;
+	(void)what;
 	return 0;
 }
 
-static __s64 do_read(const struct ptscope_action *action, __u64 address)
+static __s64 do_read(const struct prepared *what)
 {
-	(void)action;
-	return *(volatile __u8 *)(uintptr_t)address;
+	return *(volatile __u8 *)(uintptr_t)what->address;
 }
 
-static __s64 do_write(const struct ptscope_action *action, __u64 address)
+static __s64 do_write(const struct prepared *what)
 {
-	(void)action;
-	*(volatile __u8 *)(uintptr_t)address = 1;
+	*(volatile __u8 *)(uintptr_t)what->address = 1;
 	return 0;
 }
 
-static __s64 do_call(const struct ptscope_action *action, __u64 address)
+static __s64 do_call(const struct prepared *what)
 {
-	const __u64 *a = action->arguments;
-	__u64 place = action->place;
-	long result = syscall(call_numbers[action->call], a[0] + (place & 1 ? address : 0),
-			      a[1] + (place & 2 ? address : 0), a[2] + (place & 4 ? address : 0),
-			      a[3] + (place & 8 ? address : 0), a[4] + (place & 16 ? address : 0),
-			      a[5]);
-
-	return result == -1 ? -errno : result;
+	return raw_call(what->number, what->arguments);
 }
 
-static __s64 do_chase(const struct ptscope_action *action, __u64 address)
+static __s64 do_chase(const struct prepared *what)
 {
-	void *volatile *place = (void *volatile *)(uintptr_t)address;
+	void *volatile *place = (void *volatile *)(uintptr_t)what->address;
 
-	for (__u64 i = action->inner; i; i--)
+	for (__u64 i = what->inner; i; i--)
 		place = *place;
 	return (__s64)(uintptr_t)place;
 }
 
 /* sigsetjmp() without the mask makes no system call. */
-static __s64 do_signal_read(const struct ptscope_action *action, __u64 address)
+static __s64 do_signal_read(const struct prepared *what)
 {
 	if (!sigsetjmp(segv_back, 0))
-		do_read(action, address);
+		do_read(what);
 	return segv_ticks != 0;
 }
 
-static __s64 do_signal_write(const struct ptscope_action *action, __u64 address)
+static __s64 do_signal_write(const struct prepared *what)
 {
 	if (!sigsetjmp(segv_back, 0))
-		do_write(action, address);
+		do_write(what);
 	return segv_ticks != 0;
 }
 
@@ -129,51 +176,49 @@ static void wait_for_the_end(void)
  * Not fork(): what the C library has to do before and after is not what is
  * measured.  The child runs nothing but this.
  */
-static __s64 do_fork(const struct ptscope_action *action, __u64 address)
+static __s64 do_fork(const struct prepared *what)
 {
-	long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	static const long arguments[6] = { SIGCHLD };
+	long pid = raw_call(SYS_clone, arguments);
 
-	(void)action;
-	(void)address;
+	(void)what;
 	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		wait_for_the_end();
 	}
-	return pid == -1 ? -errno : pid;
+	return pid;
 }
 
 /* Arguments: file, request, its length, room for the answer, its length. */
-static __s64 do_ask(const struct ptscope_action *action, __u64 address)
+static __s64 do_ask(const struct prepared *what)
 {
-	const __u64 *a = action->arguments;
-	long result = syscall(SYS_write, a[0], a[1], a[2]);
+	const long *a = what->arguments;
+	const long question[6] = { a[0], a[1], a[2] }, answer[6] = { a[0], a[3], a[4] };
+	long result = raw_call(SYS_write, question);
 
-	(void)address;
-	if (result != -1)
-		result = syscall(SYS_read, a[0], a[3], a[4]);
-	return result == -1 ? -errno : result;
+	return result < 0 ? result : raw_call(SYS_read, answer);
 }
 
 /* The same with the file's path in place of the file; the result is the length of all answers. */
-static __s64 do_ask_all(const struct ptscope_action *action, __u64 address)
+static __s64 do_ask_all(const struct prepared *what)
 {
-	const __u64 *a = action->arguments;
-	long fd = syscall(SYS_openat, AT_FDCWD, a[0], O_RDWR | O_CLOEXEC), result;
+	const long *a = what->arguments;
+	const long name[6] = { AT_FDCWD, a[0], O_RDWR | O_CLOEXEC };
+	long fd = raw_call(SYS_openat, name);
+	const long question[6] = { fd, a[1], a[2] }, answer[6] = { fd, a[3], a[4] };
 	__s64 length = 0;
+	long result;
 
-	(void)address;
-	if (fd == -1)
-		return -errno;
-	result = syscall(SYS_write, fd, a[1], a[2]);
-	while (result != -1 && (result = syscall(SYS_read, fd, a[3], a[4])) > 0)
+	if (fd < 0)
+		return fd;
+	result = raw_call(SYS_write, question);
+	while (result >= 0 && (result = raw_call(SYS_read, answer)) > 0)
 		length += result;
-	if (result == -1)
-		length = -errno;
-	syscall(SYS_close, fd);
-	return length;
+	raw_call(SYS_close, question);
+	return result < 0 ? result : length;
 }
 
-typedef __s64 act(const struct ptscope_action *action, __u64 address);
+typedef __s64 act(const struct prepared *what);
 
 static act *const acts[] = {
 	[PTSCOPE_DO_NOTHING] = do_nothing,
@@ -188,6 +233,16 @@ static act *const acts[] = {
 	[PTSCOPE_DO_ASK_ALL] = do_ask_all,
 };
 #define ACTS (sizeof(acts) / sizeof(*acts))
+
+static void prepare(struct prepared *what, const struct ptscope_action *action, __u64 address)
+{
+	what->address = address;
+	what->number = call_numbers[action->call];
+	what->inner = action->inner;
+	for (int i = 0; i < 6; i++)
+		what->arguments[i] =
+			(long)(action->arguments[i] + (action->place >> i & 1 ? address : 0));
+}
 
 /* ---- samples ------------------------------------------------------------ */
 
@@ -210,14 +265,16 @@ run_samples(int clock, act *what, const struct ptscope_action *action, const __u
 	take_rusage(&before);
 	for (__u64 i = 0; i < count; i++) {
 		struct ptscope_sample *sample = &samples[i];
+		struct prepared prepared;
 		__u64 start, end;
 		__s64 result;
 
+		prepare(&prepared, action, addresses[i]);
 		segv_ticks = 0;
 		start = clock_ticks(clock);
 		for (__u32 turn = action->spin; turn; turn--)
 			__asm__ volatile("");
-		result = what(action, addresses[i]);
+		result = what(&prepared);
 		end = clock_ticks(clock);
 		if (segv_ticks)
 			end = segv_ticks;

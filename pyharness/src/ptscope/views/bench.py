@@ -94,7 +94,8 @@ def _line(each: Measured) -> Iterator[str]:
     why = why_missing(each)
     if why is not None:
         colour = "red" if each.errors else "bright_black"
-        head, *more = labelled_at(NAME, each.name, why + (f" ({each.remedy})" if each.remedy else ""))
+        remedy = f" ({each.remedy})" if each.remedy else ""
+        head, *more = labelled_at(NAME, each.name, why + remedy)
         yield click.style(head, fg=colour)
         yield from more
         return

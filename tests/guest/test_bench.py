@@ -14,45 +14,42 @@ import os
 import statistics
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+import benchall
 import command
 import pytest
 import witness
+from benchall import Bench
 from ptscope._core import lib
 from ptscope.bench import store
-from ptscope.bench.clock import calibrate
 from ptscope.bench.compare import compare
 from ptscope.bench.conditions import Conditions, gather
 from ptscope.bench.faults import FAULTS
-from ptscope.bench.looks import Eyes
-from ptscope.bench.memory import Geometry
-from ptscope.bench.remap_run import measure_remap
-from ptscope.bench.remaps import REMAPS
+from ptscope.bench.remaps import size_text
 from ptscope.bench.result import Measured
 from ptscope.bench.run import Setting, measure
 from ptscope.bench.store import Stored
 from ptscope.bench.timing import Action, pinned, take
-from ptscope.bench.walks import WALKS
-from ptscope.source.module import ModuleSource
 
 LOOPS = Path(__file__).with_name("loops")
 PAGE, HUGE = witness.PAGE, witness.HUGE
 HUGETLB = Path(f"/sys/kernel/mm/hugepages/hugepages-{HUGE >> 10}kB/nr_hugepages")
-SAMPLES, ROUNDS = 9, 3
 AGREE = 0.001
 """How far the medians of two runs may be apart."""
 LIKE_OTHERS = 0.05
 """How far those of independent loops may be."""
 SLOWER = 0.05
+LEVELS = int(os.environ["PTSCOPE_VM_LEVELS"])
 X86 = os.uname().machine == "x86_64"
 KERNEL = witness.release()
+DEPTHS = ("write", "depth-pmd", "depth-pud", "depth-p4d", "depth-pgd")[:LEVELS]
 
 # What cannot be measured here, and why that is so.
 ABSENT: dict[str, bool] = {
-    "depth-pgd": int(os.environ["PTSCOPE_VM_LEVELS"]) < 5,
-    "depth-p4d": int(os.environ["PTSCOPE_VM_LEVELS"]) < 4,
+    "depth-pgd": LEVELS < 5,
+    "depth-p4d": LEVELS < 4,
     "signal-guard": KERNEL < (6, 13),
     "signal-pkey": not X86,
     "soft-dirty": not X86,
@@ -62,69 +59,37 @@ ABSENT: dict[str, bool] = {
 }
 
 
-@dataclass(frozen=True)
-class Bench:
-    """How it is measured, and everything measured once."""
-
-    setting: Setting
-    conditions: Conditions
-    measured: list[Measured]
-
-    def named(self, name: str) -> Measured:
-        """One of them."""
-        return next(each for each in self.measured if each.name == name)
-
-
-def sizes(geometry: Geometry) -> list[int]:
-    """Few and small: an emulated CPU makes one page ready after the other."""
-    return [4 * PAGE, 16 * PAGE, 64 * PAGE, geometry.pmd, 2 * geometry.pmd, geometry.pud]
-
-
-def run_all(setting: Setting) -> list[Measured]:
-    """All scenarios."""
-    measured = [measure(row, setting) for row in (*FAULTS, *WALKS)]
-    few = replace(setting, samples=4)
-    for row in REMAPS:
-        wanted = sizes(setting.geometry)
-        if row.name != "move-pud":
-            wanted = wanted[:-1]
-        measured += measure_remap(row, wanted, few)
-    return measured
-
-
 @pytest.fixture(scope="module")
-def setting(swap: None) -> Iterator[Setting]:
+def ground() -> Iterator[None]:
+    """Swap, and pages of hugetlbfs."""
+    if "zram0" not in Path("/proc/swaps").read_text():
+        if not Path("/sys/block/zram0").exists():
+            subprocess.run(["modprobe", "zram"], check=True)
+        Path("/sys/block/zram0/disksize").write_text(str(64 << 20))
+        subprocess.run(["mkswap", "/dev/zram0"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["swapon", "/dev/zram0"], check=True)
     before = HUGETLB.read_text()
-    HUGETLB.write_text(str(2 * SAMPLES))
-    source = ModuleSource.open()
-    with pinned(0):
-        yield Setting(
-            clock=calibrate(),
-            eyes=Eyes(source),
-            geometry=Geometry.of(source.layout),
-            cpu=0,
-            serving_cpu=-1,
-            samples=SAMPLES,
-            rounds=ROUNDS,
-        )
+    HUGETLB.write_text(str(2 * benchall.SAMPLES))
+    yield
     HUGETLB.write_text(before)
 
 
 @pytest.fixture(scope="module")
-def swap() -> None:
-    if "zram0" in Path("/proc/swaps").read_text():
-        return
-    if not Path("/sys/block/zram0").exists():
-        subprocess.run(["modprobe", "zram"], check=True)
-    Path("/sys/block/zram0/disksize").write_text(str(64 << 20))
-    subprocess.run(["mkswap", "/dev/zram0"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["swapon", "/dev/zram0"], check=True)
+def runs(ground: None) -> tuple[Bench, Bench]:
+    """Everything, measured by one process after another."""
+    return benchall.in_a_process(), benchall.in_a_process()
 
 
 @pytest.fixture(scope="module")
-def bench(setting: Setting) -> Bench:
-    conditions = gather(setting.clock, setting.geometry, "module", 0)
-    return Bench(setting, conditions, run_all(setting))
+def bench(runs: tuple[Bench, Bench]) -> Bench:
+    return runs[0]
+
+
+@pytest.fixture(scope="module")
+def here(ground: None) -> Iterator[Setting]:
+    """To measure in this process."""
+    with pinned(0):
+        yield benchall.setting()
 
 
 def stored(measured: Sequence[Measured], conditions: Conditions) -> dict[str, Stored]:
@@ -133,14 +98,19 @@ def stored(measured: Sequence[Measured], conditions: Conditions) -> dict[str, St
     return {each.name: each for each in store._benchmarks(content)}
 
 
+def median(measured: Measured) -> float:
+    return statistics.median(measured.values)
+
+
 def test_all_that_can_be_measured_is(bench: Bench) -> None:
     missing = {each.name: each.unavailable for each in bench.measured if each.unavailable}
     assert missing.keys() == {name for name, absent in ABSENT.items() if absent}, missing
 
 
 def test_every_sample_did_what_it_should(bench: Bench) -> None:
-    assert {each.name: each.errors[0] for each in bench.measured if each.errors} == {}
-    assert all(each.values for each in bench.measured if not each.unavailable)
+    errors = [f"{each.name}: {each.errors[0]}" for each in bench.measured if each.errors]
+    assert not errors, "\n".join(errors)
+    assert [each.name for each in bench.measured if not each.values and not each.unavailable] == []
 
 
 def test_the_kernel_counts_a_fault_a_sample(bench: Bench) -> None:
@@ -153,26 +123,20 @@ def test_the_kernel_counts_a_fault_a_sample(bench: Bench) -> None:
 
 
 def test_tables_are_made_level_by_level(bench: Bench) -> None:
-    levels = int(os.environ["PTSCOPE_VM_LEVELS"])
-    for made, name in enumerate(("write", "depth-pmd", "depth-pud", "depth-p4d", "depth-pgd")):
-        if made < levels:
-            assert bench.named(name).tables == {made}
-    medians = [
-        statistics.median(bench.named(name).values)
-        for name in ("write", "depth-pmd", "depth-pud", "depth-p4d", "depth-pgd")[:levels]
-    ]
+    for made, name in enumerate(DEPTHS):
+        assert bench.named(name).tables == {made}
+    medians = [median(bench.named(name)) for name in DEPTHS]
     assert medians == sorted(medians)
 
 
-def test_two_runs_agree(bench: Bench) -> None:
-    again = run_all(bench.setting)
-    apart = {}
-    for one, other in zip(bench.measured, again, strict=True):
-        if one.values and other.values:
-            ratio = statistics.median(other.values) / statistics.median(one.values)
+def test_two_runs_agree(runs: tuple[Bench, Bench]) -> None:
+    apart = []
+    for one, other in zip(runs[0].measured, runs[1].measured, strict=True):
+        if one.values and other.values and not one.refused:
+            ratio = median(other) / median(one)
             if abs(ratio - 1) > AGREE:
-                apart[one.name] = round(ratio, 4)
-    assert apart == {}
+                apart.append(f"{one.name}: {median(one):.0f} ns, then {ratio:.4f} of it")
+    assert not apart, "\n".join(apart)
 
 
 def turn(setting: Setting) -> float:
@@ -185,20 +149,23 @@ def turn(setting: Setting) -> float:
 
 
 @pytest.mark.parametrize("name", ["write", "cow-parent", "depth-pmd"])
-def test_a_planted_slowdown_is_reported(bench: Bench, name: str) -> None:
+def test_a_planted_slowdown_is_reported(here: Setting, name: str) -> None:
     row = next(row for row in FAULTS if row.name == name)
-    before = bench.named(name)
-    spin = round(SLOWER * statistics.median(before.values) / turn(bench.setting))
-    slower = measure(row, replace(bench.setting, spin=spin))
-    result = compare(stored([before], bench.conditions), stored([slower], bench.conditions))
-    (found,) = result.differences
-    assert found.verdict == "slower", found
-    assert found.ratio == pytest.approx(1 + SLOWER, abs=0.005)
-    same = measure(row, bench.setting)
-    (found,) = compare(
-        stored([before], bench.conditions), stored([same], bench.conditions)
-    ).differences
-    assert found.verdict == "no difference shown", found
+    measure(row, here)
+    before = measure(row, here)
+    spin = round(SLOWER * median(before) / turn(here))
+    slower = measure(row, replace(here, spin=spin))
+    conditions = gather(here.clock, here.geometry, "module", 0)
+
+    def differs(other: Measured) -> tuple[str, float]:
+        both = stored([before], conditions), stored([other], conditions)
+        (found,) = compare(*both).differences
+        return found.verdict, found.ratio
+
+    verdict, ratio = differs(slower)
+    assert verdict == "slower", ratio
+    assert ratio == pytest.approx(1 + SLOWER, abs=0.01)
+    assert differs(measure(row, here))[0] == "no difference shown"
 
 
 @functools.cache
@@ -210,15 +177,12 @@ def loop(name: str, count: int) -> float:
 
 @pytest.mark.parametrize("name", ["syscall", "read", "write", "dontneed-write", "cow-parent"])
 def test_independent_loops_agree(bench: Bench, name: str) -> None:
-    ours = statistics.median(bench.named(name).values)
-    assert ours == pytest.approx(loop(name, 25), rel=LIKE_OTHERS)
+    assert median(bench.named(name)) == pytest.approx(loop(name, 25), rel=LIKE_OTHERS)
 
 
-@pytest.mark.parametrize(("name", "pages"), [("move-pte-256K", 64), ("move-pmd-4M", 1024)])
+@pytest.mark.parametrize(("name", "pages"), [("move-pte", 64), ("move-pmd", 2 * HUGE // PAGE)])
 def test_independent_moves_agree(bench: Bench, name: str, pages: int) -> None:
-    if PAGE != 4096:
-        pytest.skip("sizes are named for pages of 4 KiB")
-    ours = statistics.median(bench.named(name).values)
+    ours = median(bench.named(f"{name}-{size_text(pages * PAGE)}"))
     assert ours == pytest.approx(loop(f"move-{pages}", 9), rel=LIKE_OTHERS)
 
 

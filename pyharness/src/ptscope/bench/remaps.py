@@ -122,10 +122,10 @@ class Remap:
     """One scenario.
 
     `at_old` and `at_new` are what has become of the entries afterwards (`half`: the second half is
-    gone), `moves` the level whose
-    entries are moved, so that the tables below it are found under the new address. `freed` counts
-    the tables that go, None: that is told, not judged. `faults` are those the kernel counts, None: that
-    depends. `undo` has the range as it was, without it it is made anew.
+    gone), `moves` the level whose entries are moved, so that the tables below it are found under
+    the new address. `freed` counts the tables that go, None: that is told, not judged. `faults` are
+    those the kernel counts, None: that depends. `undo` has the range as it was; without it the
+    range is made anew for each sample.
     """
 
     name: str

@@ -16,6 +16,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ptscope._core import lib
@@ -30,6 +31,8 @@ READ = Action(lib.PTSCOPE_DO_READ)
 WRITE = Action(lib.PTSCOPE_DO_WRITE)
 SIGNAL_READ = Action(lib.PTSCOPE_DO_SIGNAL_READ)
 PAGE = os.sysconf("SC_PAGE_SIZE")
+HUGE = PAGE * (PAGE // 8)
+"""What a PMD entry maps: as many pages as a table has entries of 8 bytes."""
 WINDOW = 64 << 10
 """Bytes that a fault on a file maps around it at most (fault_around_bytes, unless changed)."""
 FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
@@ -278,13 +281,7 @@ def userfault(name: str) -> Step:
     mode, feature, answer = UFFD_MODES[name]
 
     def step(stage: Stage) -> None:
-        try:
-            fd = memory.call("userfaultfd", os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise NotHere(
-                f"userfaultfd cannot be used here ({error.strerror})",
-                "as root: `sysctl vm.unprivileged_userfaultfd=1`, or run ptscope as root",
-            ) from None
+        fd = _open_userfaultfd()
         stage.closing.callback(os.close, fd)
         try:
             _ioctl(fd, UFFDIO_API, "=QQQ", UFFD_API, feature, 0)
@@ -301,6 +298,23 @@ def userfault(name: str) -> Step:
         stage.closing.callback(_stop_serving)
 
     return step
+
+
+def _open_userfaultfd() -> int:
+    """A new one; who has no privileges may have one for faults of user mode, and needs no other."""
+    flags = os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return memory.call("userfaultfd", flags)
+    except PermissionError:
+        flags |= UFFD_USER_MODE_ONLY
+    except OSError as error:
+        raise NotHere(f"this kernel has no userfaultfd ({error.strerror})") from None
+    try:
+        return memory.call("userfaultfd", flags)
+    except OSError as error:
+        raise NotHere(
+            f"userfaultfd cannot be used here ({error.strerror})", "run ptscope as root (sudo)"
+        ) from None
 
 
 def _ioctl(fd: int, request: int, form: str, *values: int) -> None:
@@ -348,6 +362,8 @@ SHARED = Expect("leaf", writable=False)
 MAPPED = Expect("leaf")
 MAPPED_RO = Expect("leaf", writable=False)
 NEVER = Expect("none")
+HUGE_FRESH = Expect("leaf", page_size=HUGE, writable=True, dirty=True)
+HUGE_ZERO = replace(ZERO, page_size=HUGE)
 
 
 def _depth(name: str, title: str, level: int) -> Scenario:
@@ -386,7 +402,7 @@ FAULTS: tuple[Scenario, ...] = (
           neighbour=NEVER),
     Scenario("shm-read-narrow", "the same, fault-around off", each_window,
           (narrow_fault_around, file(MAP_SHARED, False, "all"), anchored_by_reading), READ, NONE,
-          MAPPED, neighbour=NEVER),
+          MAPPED, neighbour=NEVER, alters=str(FAULT_AROUND)),
     Scenario("shm-write", "shared memory write, cached", every_page,
           (file(MAP_SHARED, False, "all"), anchored), WRITE, NONE,
           Expect("leaf", writable=True, dirty=True)),
@@ -405,16 +421,18 @@ FAULTS: tuple[Scenario, ...] = (
           (file(MAP_SHARED, True, "all"), anchored), WRITE, NONE,
           Expect("leaf", writable=True, dirty=True)),
     Scenario("thp", "huge page, first touch", each_entry(1), (huge_anonymous, anchored), WRITE,
-          NONE, Expect("leaf", writable=True, dirty=True), most=12, neighbour=MAPPED),
+          NONE, HUGE_FRESH, most=12, neighbour=HUGE_FRESH),
     Scenario("thp-read", "huge page, read: huge zero page", each_entry(1),
-          (huge_anonymous, anchored_by_reading), READ, NONE, ZERO, most=12, neighbour=ZERO),
+          (huge_anonymous, anchored_by_reading), READ, NONE, HUGE_ZERO, most=12,
+          neighbour=HUGE_ZERO),
     Scenario("thp-cow", "huge page, copy on write: split", each_entry(1),
-          (huge_anonymous, anchored, written, child_holds), WRITE, SHARED, COPIED, tables=1,
-          most=12, neighbour=SHARED),
+          (huge_anonymous, anchored, written, child_holds), WRITE,
+          replace(SHARED, page_size=HUGE), replace(COPIED, page_size=PAGE), tables=1, most=12,
+          neighbour=SHARED),
     Scenario("hugetlb", "hugetlb, first touch", each_entry(1), (hugetlb(MAP_PRIVATE), anchored),
-          WRITE, NONE, Expect("leaf", writable=True, dirty=True), most=12),
+          WRITE, NONE, HUGE_FRESH, most=12),
     Scenario("hugetlb-read", "hugetlb, read", each_entry(1), (hugetlb(MAP_SHARED), anchored), READ,
-          NONE, MAPPED, most=12),
+          NONE, Expect("leaf", page_size=HUGE), most=12),
     Scenario("soft-dirty", "write after clear_refs", every_page,
           (anonymous, anchored, written, clean_soft_dirty), WRITE,
           Expect("leaf", writable=False, soft_dirty=False),

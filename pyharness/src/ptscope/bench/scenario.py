@@ -19,6 +19,7 @@ class Scenario:
     counts for it, None: that depends on the kernel or the CPU, and what was seen is told.
     `neighbour` is expected after it of the page that follows, for what maps more than one.
     `waits`: the thread gives up the CPU in it, so that is no disturbance. `most`: samples a round.
+    `alters`: the setting of the whole machine that is changed meanwhile, so it has to be asked for.
     """
 
     name: str
@@ -35,3 +36,4 @@ class Scenario:
     waits: bool = False
     neighbour: Expect | None = None
     most: int = 1 << 30
+    alters: str | None = None

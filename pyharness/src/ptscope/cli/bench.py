@@ -152,9 +152,23 @@ def _measure_rows(
         return EXIT_DONE
 
     def run(setting: Setting, ticker: Ticker) -> list[Measured]:
-        return [measure(row, setting, ticker.tell) for row in rows]
+        return [
+            _not_asked_for(row) if row.alters and not names else measure(row, setting, ticker.tell)
+            for row in rows
+        ]
 
     return _measure(group, run, samples, options)
+
+
+def _not_asked_for(row: Any) -> Measured:
+    from ptscope.bench.result import Measured
+
+    return Measured(
+        row.name,
+        row.title,
+        unavailable=f"it changes {row.alters} for a moment, for the whole machine",
+        remedy=f"`ptscope bench fault {row.name}` does it",
+    )
 
 
 def _chosen(table: Sequence[Any], names: Sequence[str]) -> list[Any]:

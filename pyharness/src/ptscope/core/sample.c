@@ -293,19 +293,24 @@ run_samples(int clock, act *what, const struct ptscope_action *action, const __u
 /*
  * Everything that the loop itself touches is mapped and writable before it
  * begins: after a fork, or after soft-dirty bits were cleared, its own writes
- * would fault.
+ * would fault, and a child has yet to map the code that it runs.
  */
 static void warm_up(int clock, const __u64 *addresses, __u64 count, struct ptscope_sample *samples)
 {
-	static const struct ptscope_action nothing;
+	static const __u32 harmless[] = { PTSCOPE_DO_NOTHING, PTSCOPE_DO_READ, PTSCOPE_DO_WRITE,
+					  PTSCOPE_DO_CALL };
+	static const struct ptscope_action getppid_call;
 	struct ptscope_sample few[4];
-	static const __u64 nowhere[4];
 	volatile __u64 sum = 0;
+	__u64 ours[4];
 
 	memset(samples, 0, count * sizeof(*samples));
 	for (__u64 i = 0; i < count; i++)
 		sum += addresses[i];
-	run_samples(clock, do_nothing, &nothing, nowhere, 4, few);
+	for (__u64 i = 0; i < 4; i++)
+		ours[i] = (uintptr_t)&sum;
+	for (unsigned int i = 0; i < sizeof(harmless) / sizeof(*harmless); i++)
+		run_samples(clock, acts[harmless[i]], &getppid_call, ours, 4, few);
 }
 
 /* 0, or the negative error: an action that is none, or a handler that cannot be set. */

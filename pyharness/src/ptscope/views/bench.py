@@ -17,7 +17,7 @@ from ptscope.bench.store import why_missing
 from ptscope.views.text import printable
 from ptscope.views.walk import labelled
 
-NAME, FIGURE, SPARK = 20, 8, 12
+NAME, SHORT, FIGURE, SPARK = 20, 19, 8, 12
 BENT = 0.25
 """A part of a median: sizes that lie further off the line are told."""
 
@@ -174,7 +174,7 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def _comparison(comparison: Comparison) -> Iterator[str]:
-    yield f"{'':<{NAME}} {'first':>{FIGURE}} {'second':>{FIGURE}}   change  interval"
+    yield f"{'':<{SHORT}} {'first':>{FIGURE}} {'second':>{FIGURE}}  change interval in %"
     for each in comparison.differences:
         yield _difference(each)
     yield ""
@@ -188,18 +188,24 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
 
 
 def _difference(each: Difference) -> str:
-    change = f"{(each.ratio - 1) * 100:+.1f} %"
+    change = f"{_percent(each.ratio)} %"
     interval = f"{_percent(each.low)} to {_percent(each.high)}"
     colours = {"slower": "red", "faster": "green"}
     verdict = click.style(each.verdict, fg=colours.get(each.verdict))
     return (
-        f"{each.name:<{NAME}} {time_text(each.first):>{FIGURE}} {time_text(each.second):>{FIGURE}}"
-        f" {change:>8}  {interval}  {verdict}"
+        f"{each.name:<{SHORT}} {time_text(each.first):>{FIGURE}}"
+        f" {time_text(each.second):>{FIGURE}} {change:>7} {interval:<14} {verdict}"
     )
 
 
 def _percent(ratio: float) -> str:
-    return "?" if ratio in (0, float("inf")) else f"{(ratio - 1) * 100:+.1f}"
+    """A change of at most five characters; `?` where there is no end."""
+    if ratio in (0, float("inf")):
+        return "?"
+    percent = (ratio - 1) * 100
+    if percent >= 9999.5:
+        return ">9999"
+    return f"{percent:+.{1 if abs(percent) < 9.95 else 0}f}"
 
 
 def comparison_json(comparison: Comparison) -> dict[str, object]:

@@ -219,16 +219,16 @@ def test_pyperf_reads_the_files(tmp_path: Path) -> None:
     one = written(tmp_path / "a.json", noisy("write", 1000, 1), noisy("read", 400, 2))
     other = written(tmp_path / "b.json", noisy("write", 1300, 3), noisy("read", 400, 4))
     shown = pyperf("show", one)
-    assert "write: Mean" in shown
+    assert shown.startswith("write\n")
+    assert "Mean +- std dev: 1.05 us" in shown
     stats = pyperf("stats", one)
-    assert "Number of value: 280" in stats or "Total number of values: 280" in stats
+    assert "Total number of values: 280" in stats
     assert "Number of warmup per run: 1" in stats
     assert "#" in pyperf("hist", one)
     compared = pyperf("compare_to", one, other)
+    assert "write: Mean" in compared
     assert "slower" in compared
-    metadata = pyperf("metadata", one)
-    assert "accelerator" in metadata
-    assert "unit: second" in metadata
+    assert "- accelerator: " in pyperf("metadata", one)
     assert pyperf("check", one)
 
 

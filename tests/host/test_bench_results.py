@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from click import unstyle
 from hypothesis import given
 from hypothesis import strategies as st
 from ptscope.bench import store
@@ -262,14 +263,14 @@ def test_tables_fit_80_columns() -> None:
     for number, each in enumerate(measured):
         each.pages = 1 << number
         each.tables = {513}
-    text = render("fault", measured, conditions())
+    text = unstyle(render("fault", measured, conditions()))
     assert max(map(len, text.splitlines())) <= 80, text
     assert "a page" in text
     comparison = compare(
         {each.name: store.Stored(each.name, ((1.0, 2.0), (1.5, 1.2)), {}) for each in measured},
         {each.name: store.Stored(each.name, ((1e5, 2e5), (1e5, 2e5)), {}) for each in measured},
     )
-    assert max(map(len, render_comparison(comparison).splitlines())) <= 80
+    assert max(map(len, unstyle(render_comparison(comparison)).splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

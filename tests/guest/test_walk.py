@@ -161,7 +161,6 @@ def soft_dirty_mask() -> int:
     return int(rawfiles.layout().get("vm.softdirty", "0"), 16)
 
 
-@pytest.mark.any_kernel
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_pagemap(name: str, target: Commands, swap: None) -> None:
     case = CASES[name]
@@ -507,6 +506,7 @@ def lying_mask(what: str) -> int:
     return value & -value if name.startswith("mask.") else 1 << value
 
 
+@pytest.mark.any_kernel
 @pytest.mark.parametrize("what", LIES)
 def test_a_source_that_lies_is_caught(
     puppet: Puppet, monkeypatch: pytest.MonkeyPatch, what: str

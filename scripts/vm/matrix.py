@@ -219,8 +219,8 @@ def run_matrix(names: list[str], jobs: int) -> int:
             machine = ready.machines[target.row.name]
             return Outcome(target, runner.guest(target.row, machine, target.kernel), ready.release)
 
-        # Downloads and builds of the next kernels go on while guests of the first ones run. A kernel
-        # that is built takes longest and is begun at once, so that its guests do not wait for it.
+        # Downloads and builds of the next kernels go on while guests of the first ones run. A
+        # kernel that is built takes longest and is begun at once, or its guests would wait for it.
         with (
             ThreadPoolExecutor(1) as preparer,
             ThreadPoolExecutor(1) as builder,

@@ -121,6 +121,7 @@ def test_write_protection_by_userfaultfd_and_guard_regions(puppet: Puppet) -> No
     settled(check(puppet.pid))
 
 
+@pytest.mark.any_variant
 def test_shared_hugetlb_tables(puppet: Puppet, hugetlb_pages: None) -> None:
     """Two processes that map a whole PUD of one hugetlb file share the table of PMDs."""
     length = witness.span("pmd") * witness.ENTRIES

@@ -46,6 +46,7 @@ def test_direct_map_of_a_page_of_ours(puppet: Puppet) -> None:
                                                      "user": False}
 
 
+@pytest.mark.any_variant
 def test_a_snapshot_is_labelled() -> None:
     address = witness.kernel_text()
     printed = rawfiles.walk("kernel", address)
@@ -81,6 +82,7 @@ def test_nothing_is_mapped_in_a_hole_of_the_kernel_half() -> None:
     assert command.walk("kernel", hole)["mapping"]["state"] == "none"
 
 
+@pytest.mark.any_variant
 @pytest.mark.parametrize("pages", [1, 2000])
 def test_kernel_dump_of_the_text(pages: int) -> None:
     first, _ = witness.iomem("Kernel code")
@@ -130,6 +132,7 @@ def test_a_table_that_is_mapped_many_times_is_told_once(tmp_path: Path) -> None:
     assert len(addresses) == len(set(addresses))
 
 
+@pytest.mark.any_variant
 def test_user_half_of_the_kernel_and_kernel_half_of_a_process(puppet: Puppet) -> None:
     for target, address in (("kernel", 0x1000), (puppet.pid, witness.kernel_text())):
         result = command.ptscope("walk", target, hex(address))
@@ -137,12 +140,14 @@ def test_user_half_of_the_kernel_and_kernel_half_of_a_process(puppet: Puppet) ->
         assert "half" in result.err
 
 
+@pytest.mark.any_variant
 def test_comparison_with_pagemap_is_refused_for_the_kernel() -> None:
     result = command.ptscope("walk", "kernel", hex(witness.kernel_text()), "--compare")
     assert result.status == 2
     assert result.err
 
 
+@pytest.mark.any_variant
 def test_frame_of_a_leaf_is_that_of_the_page(puppet: Puppet) -> None:
     """mapping.pfn is the frame of the byte asked for, entry.pfn the first of the huge page."""
     huge = puppet.map(witness.HUGE, align=witness.HUGE)

@@ -62,7 +62,8 @@ class Target:
         """Which tests, and on how many CPUs."""
         if self.row.scenario == MAIN:
             return CHOICES[self.row.without].name
-        return f"{self.row.scenario}, {self.row.smp} CPUs"
+        cpus = f", {self.row.smp} CPUs" if self.row.smp > 1 else ""
+        return f"{self.row.scenario}{cpus}"
 
     def names(self) -> set[str]:
         """What it can be chosen by."""

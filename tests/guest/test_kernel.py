@@ -99,6 +99,37 @@ def test_kernel_dump_of_the_text(pages: int) -> None:
     assert leaf.pa == first & -leaf.page_size
 
 
+@pytest.mark.skipif(
+    witness.MACHINE != "x86_64", reason="espfix, which maps a table many times, is x86's"
+)
+def test_a_table_that_is_mapped_many_times_is_told_once(tmp_path: Path) -> None:
+    """Documentation/arch/x86/x86_64/mm.rst: 512 GiB of "%esp fixup stacks", of a few tables."""
+    first, last = 0xFFFF_FF00_0000_0000, 0xFFFF_FF7F_FFFF_FFFF
+    layout = Layout.from_text((rawfiles.FILES / "layout").read_text(), name="live")
+    span = {level.name: level.span for level in layout.levels}
+    batches = rawfiles.dump(rawfiles.KERNEL, [(first, last)])
+    tables = [r for b in batches for r in b.records if isinstance(r, rawfiles.Table)]
+    repeated = [table for table in tables if table.flags & rawfiles.REPEATED]
+    assert sum(len(table.entries) for table in repeated) > 100
+    path = tmp_path / "espfix.pts"
+    assert command.ptscope("dump", "kernel", "-o", path, f"--range={first:#x}-{last:#x}")
+    for table in (repeated[0], repeated[-1]):
+        level = witness.level_names().index(table.level)
+        before, after = (
+            rawfiles.walk("kernel", address).entries
+            for address in (table.address - span[table.level], table.address)
+        )
+        assert before[level].raw == after[level].raw == table.entries[0]
+        assert before[level].pa + 8 == after[level].pa
+        assert before[level + 1 :] == after[level + 1 :]
+        # What was left out of the stream is found by who reads it.
+        address = table.address + (len(table.entries) - 1) * span[table.level] + 0x123
+        shown = command.ptscope("show", path, hex(address), "--json").json
+        assert shown["levels"] == command.walk("kernel", address)["levels"]
+    addresses = [(table.level, table.address) for table in tables if not table.flags]
+    assert len(addresses) == len(set(addresses))
+
+
 def test_user_half_of_the_kernel_and_kernel_half_of_a_process(puppet: Puppet) -> None:
     for target, address in (("kernel", 0x1000), (puppet.pid, witness.kernel_text())):
         result = command.ptscope("walk", target, hex(address))

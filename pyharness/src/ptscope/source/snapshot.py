@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from ptscope.decode.entry import decode
@@ -127,13 +127,25 @@ class SnapshotSource:
             raise UsageError(
                 f"{self.snapshot.name} has no table at all: nothing was mapped in what was dumped"
             )
+        if best.repeated is not None:
+            found = (*best.entries, *self._below_repeated(best.repeated, address))
+        else:
+            found = tuple(self._with_empty(best.entries, address, root_pa))
         return RawWalk(
             address=address,
-            entries=tuple(self._with_empty(best.entries, address, root_pa)),
+            entries=found,
             user_pgd=best.user,
             vma=None if vma is None else vma_of(self.layout, vma),
             lock=best.lock,
         )
+
+    def _below_repeated(self, table: RawTable, address: int) -> Iterator[RawEntry]:
+        """What was reported below the entry that those of ``table`` repeat, as of ``address``."""
+        level = next(each for each in self.layout.levels if each.number == table.level)
+        moved = (address & -level.span) - (table.address - level.span)
+        for entry in self._walk(address - moved).entries:
+            if entry.level < table.level:
+                yield replace(entry, address=entry.address + moved)
 
     def _with_empty(
         self, chain: Sequence[RawEntry], address: int, root_pa: int
@@ -156,11 +168,14 @@ class _Chain:
     entries: Sequence[RawEntry]
     user: RawEntry | None
     lock: Lock
+    repeated: RawTable | None = None
+    """Has the last entry, if it repeats the one before: see ptscope.h."""
 
 
 def _chain(layout: Layout, address: int, batch: Batch) -> _Chain:
     found: dict[int, RawEntry] = {}
     user: RawEntry | None = None
+    repeated: RawTable | None = None
     levels = {level.number: level for level in layout.levels}
     for table in batch.records:
         if not isinstance(table, RawTable):
@@ -173,12 +188,13 @@ def _chain(layout: Layout, address: int, batch: Batch) -> _Chain:
                 user = entry
             else:
                 found[table.level] = entry
+                repeated = table if table.repeated else None
     entries: list[RawEntry] = []
     for level in layout.levels:
         if level.number not in found:
             break
         entries.append(found[level.number])
-    return _Chain(entries, user, batch.lock)
+    return _Chain(entries, user, batch.lock, repeated)
 
 
 def _empty(layout: Layout, level: Level, address: int, table_pa: int) -> RawEntry:

@@ -162,7 +162,7 @@ def test_vmas_that_are_alike_are_counted_each(monkeypatch: pytest.MonkeyPatch) -
     total_pages = sum(1 + i % 5 for i in range(count))
     monkeypatch.setattr("ptscope.space.usage.MOST_ALIKE", 3)
     monkeypatch.setattr("ptscope.raw.summary.MOST_KNOWN", 2)
-    process = Process([stream], [smaps], [counters(total_pages, 3 + -(-count * 16 // 512))])
+    process = Process([stream], [smaps], [counters(total_pages, 2 + -(-count * 16 // 512))])
     rows, agreement = process.compare()
     assert [row.usage.resident for row in rows] == [PAGE * (1 + i % 5) for i in range(count)]
     assert total(row.usage for row in rows).resident == total_pages * PAGE

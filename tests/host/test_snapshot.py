@@ -297,6 +297,41 @@ def test_resealing_alone_changes_nothing() -> None:
     assert resealed(FUZZED) == FUZZED
 
 
+def pieces(data: bytes) -> list[bytes]:
+    """The preamble, then each chunk."""
+    (size,) = struct.unpack_from("<I", data, 12)
+    at = 16 + size + 4
+    found = [data[:at]]
+    while at < len(data):
+        end = at + container.HEAD_SIZE + struct.unpack_from("<I", data, at + 4)[0]
+        found.append(data[at:end])
+        at = end
+    return found
+
+
+MANY = pieces(snapshot(small(), most=1, maps=MAPS, chunk=1))
+OF_BATCHES = [i for i, piece in enumerate(MANY) if i and piece.startswith(container.DATA)]
+
+
+@pytest.mark.parametrize("first", OF_BATCHES[:-1])
+@pytest.mark.parametrize("second", OF_BATCHES[1:])
+def test_batches_that_changed_places(first: int, second: int) -> None:
+    """Every checksum is right, and every batch is there."""
+    if first < second:
+        order = list(MANY)
+        order[first], order[second] = order[second], order[first]
+        with pytest.raises(BadSnapshot):
+            read_all(b"".join(order))
+
+
+@pytest.mark.parametrize("which", OF_BATCHES)
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_batch_that_is_lost_or_there_twice(which: int, times: int) -> None:
+    assert read_all(b"".join(MANY))
+    with pytest.raises(BadSnapshot):
+        read_all(b"".join([*MANY[:which], *[MANY[which]] * times, *MANY[which + 1 :]]))
+
+
 @given(st.lists(st.tuples(st.integers(0, len(FUZZED) - 1), st.binary(min_size=1, max_size=5)),
                 min_size=1))
 @settings(max_examples=600)
@@ -394,8 +429,11 @@ def test_a_pipe_that_is_cut_short(size: int) -> None:
     assert "cut short" in result.exception.cause if size else "empty" in result.exception.cause
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["show", str(tmp_path / "none")]) == 2
+    assert "remedy: `ptscope dump PID -o" in capsys.readouterr().err
     assert run(["show", str(tmp_path)]) == 2
 
 

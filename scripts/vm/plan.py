@@ -124,7 +124,7 @@ PLAN: tuple[Row, ...] = (
     Row(MAIN, "5-level", ()),
     Row(MAIN, "4-level", ()),
     # Large ones: 4 GiB resident, many thousand VMAs.
-    Row("programs", "5-level", ("test_programs.py",), memory=6656),
+    Row("programs", "5-level", ("test_programs.py",), memory=6656, seconds=2 * SECONDS),
     # Compilers are slow under emulation.
     Row(
         "dkms",

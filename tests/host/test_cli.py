@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -286,10 +287,20 @@ def test_closed_pipe_is_quiet() -> None:
         assert process.wait() == -signal.SIGPIPE
 
 
-def test_full_disk_is_said_in_one_line() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("walk", "--source", "pagemap", "self", "3"),
+        ("map", "0", "--json"),
+        ("map", "--frob", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_full_disk_is_said_in_one_line(words: Sequence[str]) -> None:
+    """Also where it is an error that cannot be written."""
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [*PTSCOPE, "walk", "--source", "pagemap", "self", "3"],
+            [*PTSCOPE, *words],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -297,6 +308,12 @@ def test_full_disk_is_said_in_one_line() -> None:
         )
     assert result.returncode == os.EX_IOERR
     assert result.stderr == "ptscope: cannot write the output: No space left on device\n"
+
+
+def test_an_error_that_cannot_be_said_is_in_the_status() -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run([*PTSCOPE, "map", "0"], stderr=full, check=False)
+    assert result.returncode == UsageError.exit_status
 
 
 def test_closed_stdout_is_an_error() -> None:

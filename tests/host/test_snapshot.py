@@ -332,6 +332,14 @@ def test_a_batch_that_is_lost_or_there_twice(which: int, times: int) -> None:
         read_all(b"".join([*MANY[:which], *[MANY[which]] * times, *MANY[which + 1 :]]))
 
 
+def test_a_layout_without_what_a_vma_needs() -> None:
+    """Found by the test below: a letter of a name changed, and the checksum made right again."""
+    data = FUZZED.replace(b"vm.mayshare", b"vm.mayshard")
+    assert data != FUZZED
+    with pytest.raises(BadSnapshot, match=r"vm\.mayshare"):
+        read_all(resealed(data))
+
+
 @given(st.lists(st.tuples(st.integers(0, len(FUZZED) - 1), st.binary(min_size=1, max_size=5)),
                 min_size=1))
 @settings(max_examples=600)

@@ -66,7 +66,7 @@ struct ptscope_position {
 	u64 address;		/* next to look at, within range number "range" */
 	u64 sequence;
 	u64 seen[PTSCOPE_LEVEL_PGD + 1];	/* last address reported, per level */
-	/* Kernel half: the table reported last, per level, and the last address it maps. */
+	/* Per level: the last entry whose table was reported whole, and the end of what it maps. */
 	struct {
 		u64 raw;
 		u64 last;

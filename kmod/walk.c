@@ -681,7 +681,8 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 		} else {
 			advance(w, last);
 		}
-		if (next || repeated) {
+		/* A range that begins within the entry has told a part of its table only. */
+		if ((next || repeated) && w->job->ranges[w->at->range].first <= first) {
 			w->at->told[level->number].raw = raw;
 			w->at->told[level->number].last = last;
 		}

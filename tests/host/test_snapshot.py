@@ -142,6 +142,39 @@ def test_a_walk_is_what_was_mapped() -> None:
                 assert walks(file, [address]) == [wanted], hex(address)
 
 
+def repeating(parts: int, *, told: bool) -> bytes:
+    """A table at 1 GiB, and `parts` records of one entry each that repeat the one before."""
+    base, span = 1 << 30, 1 << 21
+    way = s.table(s.PGD, 0, [0x2000 | s.TABLE_BITS], 0x1000, 0)
+    way += s.table(s.P4D, 0, [0x3000 | s.TABLE_BITS], 0x2000, 0)
+    way += s.table(s.PUD, 1, [0x4000 | s.TABLE_BITS], 0x3000, base)
+    raws = [0x5000 | s.TABLE_BITS]
+    if told:
+        way += s.table(s.PMD, 0, raws, 0x4000, base)
+        way += s.table(s.PTE, 3, [0x123000 | LEAF], 0x5000, base + 0x3000)
+    for part in range(1, parts + 1):
+        way += s.table(s.PMD, part, raws, 0x4000, base + part * span, s.REPEATED)
+    return snapshot(small(), batches=[s.batch() + way + s.end()])
+
+
+def test_what_lies_below_repeated_entries_is_found() -> None:
+    base, span = 1 << 30, 1 << 21
+    with opened(repeating(3, told=True)) as file:
+        source = SnapshotSource(file)
+        first, third, empty = source.walk(42, [base + 0x3000, base + 3 * span + 0x3000,
+                                               base + 2 * span + 0x8000])  # fmt: skip
+    assert [entry.raw for entry in third.entries] == [entry.raw for entry in first.entries]
+    assert [entry.entry_pa for entry in third.entries[3:]] == [0x4018, 0x5018]
+    assert third.entries[-1].address == base + 3 * span + 0x3000
+    assert [entry.raw for entry in empty.entries[3:]] == [0x5000 | s.TABLE_BITS, 0]
+    assert empty.entries[-1].address == base + 2 * span + 0x8000
+
+
+def test_entries_that_repeat_others_without_end_are_damage() -> None:
+    with opened(repeating(400, told=False)) as file, pytest.raises(BadSnapshot, match="repeat"):
+        SnapshotSource(file).walk(42, [(1 << 30) + 400 * (1 << 21)])
+
+
 def test_the_vma_of_a_walk_comes_from_wherever_it_began() -> None:
     space = Space(s.FIVE, areas=[Area(HEAP, HEAP + (1 << 30))])
     for page in range(0, 1 << 18, 97):

@@ -22,6 +22,10 @@ from ptscope.source.stream import Progress, Request, entries_by_number
 from ptscope.target.process import Pid
 from ptscope.target.vma import Vma, named
 
+# A run of entries that repeat each other is one record at each level, or a few where it was cut by
+# the end of a batch: more than this is no work of the module.
+MOST_MOVES = 64
+
 
 class SnapshotStream(AbstractContextManager["SnapshotStream"]):
     """A RawStream from a snapshot: its batches one after the other, in one buffer.
@@ -104,7 +108,7 @@ class SnapshotSource:
             check_dumped(self.snapshot, address)
         return [self._walk(address) for address in addresses]
 
-    def _walk(self, address: int) -> RawWalk:
+    def _walk(self, address: int, moves: int = 0) -> RawWalk:
         entries = entries_by_number(self.layout)
         best = _Chain([], None, "none")
         root_pa: int | None = None
@@ -128,7 +132,9 @@ class SnapshotSource:
                 f"{self.snapshot.name} has no table at all: nothing was mapped in what was dumped"
             )
         if best.repeated is not None:
-            found = (*best.entries, *self._below_repeated(best.repeated, address))
+            if moves == MOST_MOVES:
+                raise damaged(self.snapshot.name, "entries repeat others without end")
+            found = (*best.entries, *self._below_repeated(best.repeated, address, moves + 1))
         else:
             found = tuple(self._with_empty(best.entries, address, root_pa))
         return RawWalk(
@@ -139,11 +145,13 @@ class SnapshotSource:
             lock=best.lock,
         )
 
-    def _below_repeated(self, table: RawTable, address: int) -> Iterator[RawEntry]:
+    def _below_repeated(
+        self, table: RawTable, address: int, moves: int
+    ) -> Iterator[RawEntry]:
         """What was reported below the entry that those of ``table`` repeat, as of ``address``."""
         level = next(each for each in self.layout.levels if each.number == table.level)
         moved = (address & -level.span) - (table.address - level.span)
-        for entry in self._walk(address - moved).entries:
+        for entry in self._walk(address - moved, moves).entries:
             if entry.level < table.level:
                 yield replace(entry, address=entry.address + moved)
 

@@ -365,10 +365,20 @@ def test_cffi_itself_is_needed_to_build_only() -> None:
     assert walk_without("cffi").returncode == 0
 
 
-def test_interrupt_is_quiet() -> None:
+@pytest.mark.parametrize(
+    ("inherited", "status"),
+    [
+        (signal.SIG_DFL, -signal.SIGINT),
+        # What `sh` does for `ptscope … &` in a script: Ctrl-C is meant for what runs in front.
+        (signal.SIG_IGN, 7),
+    ],
+)
+def test_interrupt_is_quiet_and_stays_ignored_where_it_was(
+    inherited: signal.Handlers, status: int
+) -> None:
     code = (
         "import os, signal, ptscope.cli as cli, ptscope.__main__ as main\n"
-        "cli.run = lambda arguments: os.kill(os.getpid(), signal.SIGINT)\n"
+        "cli.run = lambda arguments: os.kill(os.getpid(), signal.SIGINT) or 7\n"
         "main.main()\n"
     )
     result = subprocess.run(
@@ -376,27 +386,10 @@ def test_interrupt_is_quiet() -> None:
         capture_output=True,
         text=True,
         check=False,
-        # Whoever runs the tests in the background may have had them ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, inherited),
     )
-    assert result.returncode == -signal.SIGINT
+    assert result.returncode == status
     assert result.stderr == ""
-
-
-def test_interrupts_that_a_parent_had_ignored_stay_ignored() -> None:
-    # What `sh` does for `ptscope … &` in a script: Ctrl-C is meant for what runs in front.
-    code = (
-        "import os, signal, sys, ptscope.cli as cli, ptscope.__main__ as main\n"
-        "cli.run = lambda arguments: os.kill(os.getpid(), signal.SIGINT) or 7\n"
-        "main.main()\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )
-    assert result.returncode == 7
 
 
 @pytest.mark.parametrize("name", COMMANDS)

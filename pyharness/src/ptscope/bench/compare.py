@@ -62,6 +62,7 @@ _OUTCOMES = (
     "clock_resolution_ns", "loops", "size", "pages", "proven_by", "cpu_affinity", "duration",
     "family",
 )  # fmt: skip
+_OUTCOMES_OF_MANY = ("missing_", "inside_", "delay_")
 
 
 def compare(
@@ -88,7 +89,9 @@ def _unlike(
         return []
     one = next(iter(first.values())).facts
     other = next(iter(second.values())).facts
-    names = [name for name in one if name not in _OUTCOMES and not name.startswith("missing_")]
+    names = [
+        name for name in one if name not in _OUTCOMES and not name.startswith(_OUTCOMES_OF_MANY)
+    ]
     return [
         (name, str(one[name]), str(other[name]))
         for name in names

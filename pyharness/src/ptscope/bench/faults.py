@@ -15,17 +15,20 @@ import functools
 import os
 import struct
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from ptscope._core import lib
 from ptscope.bench import memory
-from ptscope.bench.looks import Expect
+from ptscope.bench.looks import Expect, Eyes
 from ptscope.bench.memory import MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, RW
 from ptscope.bench.scenario import Scenario
 from ptscope.bench.stage import NotHere, Stage, Step
-from ptscope.bench.timing import Action
+from ptscope.bench.timing import Action, take
+from ptscope.source.module import ModuleSource
 
 READ = Action(lib.PTSCOPE_DO_READ)
 WRITE = Action(lib.PTSCOPE_DO_WRITE)
@@ -94,26 +97,53 @@ def huge_anonymous(stage: Stage) -> None:
     stage.advise(memory.MADV_HUGEPAGE, "transparent huge pages")
 
 
+def _free_hugetlb(size: int) -> tuple[int, Path]:
+    """Free pages of the pool of a size in bytes, and the pool's folder."""
+    folder = Path(f"/sys/kernel/mm/hugepages/hugepages-{size >> 10}kB")
+    try:
+        return int((folder / "free_hugepages").read_text()), folder
+    except OSError:
+        raise NotHere(f"this kernel has no hugetlb pages of {size >> 20} MiB") from None
+
+
+def _hugetlb_flags(size: int) -> int:
+    shift = size.bit_length() - 1 << memory.MAP_HUGE_SHIFT
+    return memory.MAP_ANONYMOUS | memory.MAP_HUGETLB | shift
+
+
 def hugetlb(flags: int) -> Step:
     """Pages of hugetlbfs of the size of a PMD."""
 
     def step(stage: Stage) -> None:
         size = stage.geometry.pmd
-        folder = Path(f"/sys/kernel/mm/hugepages/hugepages-{size >> 10}kB")
         need = len(stage.addresses) + len(stage.anchors)
-        try:
-            free = int((folder / "free_hugepages").read_text())
-        except OSError:
-            raise NotHere(f"this kernel has no hugetlb pages of {size >> 20} MiB") from None
+        free, folder = _free_hugetlb(size)
         if free < need:
             raise NotHere(
                 f"there are {free} free hugetlb pages of {size >> 20} MiB and {need} are needed",
                 f"as root: `echo {need} > {folder / 'nr_hugepages'}`",
             )
-        shift = size.bit_length() - 1 << memory.MAP_HUGE_SHIFT
-        stage.map(memory.MAP_ANONYMOUS | memory.MAP_HUGETLB | shift | flags)
+        stage.map(_hugetlb_flags(size) | flags)
 
     return step
+
+
+def gigantic(stage: Stage) -> None:
+    """Pages of hugetlbfs of the size of a PUD: as many samples as the pool has pages, for it is
+    small. What keeps their table is a small page beside them."""
+    size = stage.geometry.pud
+    free, folder = _free_hugetlb(size)
+    if not free:
+        raise NotHere(
+            f"there is no free hugetlb page of {size >> 20} MiB",
+            f"as root, as long as memory is in one piece: `echo 1 > {folder / 'nr_hugepages'}`",
+        )
+    del stage.addresses[free:]
+    flags = memory.MAP_PRIVATE | memory.MAP_FIXED | _hugetlb_flags(size)
+    for address in stage.addresses:
+        memory.map_memory(size, flags, at=address)
+    for anchor in stage.anchors:
+        memory.map_memory(stage.page, memory.ANON | memory.MAP_FIXED, at=anchor)
 
 
 def file(flags: int, folder: bool, cached: str, prot: int = RW) -> Step:
@@ -247,6 +277,44 @@ def swapped_out(stage: Stage) -> None:
         memory.advise(address, stage.page, memory.MADV_PAGEOUT)
 
 
+NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
+HINT_SECONDS = 20.0
+"""Of its CPU time a process waits so long for the scanner, which begins after one second."""
+HINT_TURNS = 2_000_000
+"""Turns of an empty loop between two looks."""
+
+
+def hinted(stage: Stage) -> None:
+    """The scanner of NUMA balancing has made each sample's entry PROT_NONE.
+
+    It works on the account of the process itself, on its way back to user mode, so that process has
+    to use CPU time. Pages that lie on the node of a process with one thread are left alone: hence
+    another thread (change_pte_range(), mm/mprotect.c).
+    """
+    try:
+        on = NUMA_BALANCING.read_text().strip() != "0"
+    except OSError:
+        raise NotHere("this kernel has no NUMA balancing") from None
+    if not on:
+        raise NotHere("NUMA balancing is off", f"as root: `echo 1 > {NUMA_BALANCING}`")
+    if not isinstance(stage.source, ModuleSource):
+        raise NotHere("a hint is seen by walks of the module alone: for pagemap it is a page")
+    eyes = Eyes(stage.source)
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        end = time.process_time() + HINT_SECONDS
+        spin = Action(lib.PTSCOPE_DO_NOTHING, spin=HINT_TURNS)
+        while any(look.state != "protnone" for look in eyes.look(stage.pid, stage.addresses)):
+            if time.process_time() > end:
+                raise NotHere(f"NUMA balancing gave no hints in {HINT_SECONDS:.0f} s of CPU time")
+            take(stage.clock, spin, [0])
+    finally:
+        done.set()
+        other.join()
+
+
 LOW = 1 << 36
 """Far from where the kernel puts mappings by itself, so that a hole there stays one."""
 
@@ -364,6 +432,7 @@ MAPPED_RO = Expect("leaf", writable=False)
 NEVER = Expect("none")
 HUGE_FRESH = Expect("leaf", page_size=HUGE, writable=True, dirty=True)
 HUGE_ZERO = replace(ZERO, page_size=HUGE)
+GIGANTIC = HUGE * (PAGE // 8)
 
 
 def _depth(name: str, title: str, level: int) -> Scenario:
@@ -433,6 +502,12 @@ FAULTS: tuple[Scenario, ...] = (
           WRITE, NONE, HUGE_FRESH, most=12),
     Scenario("hugetlb-read", "hugetlb, read", each_entry(1), (hugetlb(MAP_SHARED), anchored), READ,
           NONE, Expect("leaf", page_size=HUGE), most=12),
+    Scenario("hugetlb-1g", "hugetlb of a PUD entry, first touch", each_entry(2),
+          (gigantic, anchored), WRITE, NONE,
+          Expect("leaf", page_size=GIGANTIC, writable=True, dirty=True), most=12, firsts=0),
+    Scenario("numa-hint", "NUMA hint: where is it used", every_page,
+          (anonymous, anchored, written, hinted), READ, Expect("protnone", allowed="rw-"),
+          Expect("leaf", writable=True, frame="same")),
     Scenario("soft-dirty", "write after clear_refs", every_page,
           (anonymous, anchored, written, clean_soft_dirty), WRITE,
           Expect("leaf", writable=False, soft_dirty=False),

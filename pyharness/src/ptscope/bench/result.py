@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ptscope.bench.clock import Clock
 from ptscope.bench.stats import quantile
 from ptscope.bench.timing import Sample
+
+if TYPE_CHECKING:
+    from ptscope.bench.inside import Inside
 
 
 @dataclass
@@ -51,6 +55,8 @@ class Measured:
     proven_by: str = ""
     family: str = ""
     """The name without the size: what one line is fitted through."""
+    inside: Inside | None = None
+    """What one more round with probes has shown, where that was asked for."""
 
     @property
     def values(self) -> list[float]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from ptscope.bench.clock import Clock
 from ptscope.bench.looks import Eyes, Look, differences, table_bytes
@@ -70,7 +72,19 @@ def measure(scenario: Scenario, setting: Setting, tell: Tell = lambda _: None) -
     return measured
 
 
-def one_round(scenario: Scenario, setting: Setting, measured: Measured) -> Round:
+class Watch(Protocol):
+    """Something that stands around the timed part of a round."""
+
+    def around(self, pid: int) -> AbstractContextManager[None]:
+        """While this thread is timed."""
+
+    def took(self, samples: Sequence[Sample]) -> None:
+        """The samples that came of it."""
+
+
+def one_round(
+    scenario: Scenario, setting: Setting, measured: Measured, watch: Watch | None = None
+) -> Round:
     """One round. Raises NotHere when the scenario cannot be played here."""
     with setting.stage(scenario.most) as stage:
         stage.action = replace(scenario.action, spin=setting.spin)
@@ -80,11 +94,14 @@ def one_round(scenario: Scenario, setting: Setting, measured: Measured) -> Round
         before = eyes.look(stage.pid, addresses)
         tables = table_bytes(stage.pid)
         hits = interrupts(setting.cpu)
-        if scenario.in_child:
-            assert stage.child is not None
-            samples = stage.child.run()
-        else:
-            samples = take(stage.clock, stage.action, addresses)
+        with nullcontext() if watch is None else watch.around(stage.pid):
+            if scenario.in_child:
+                assert stage.child is not None
+                samples = stage.child.run()
+            else:
+                samples = take(stage.clock, stage.action, addresses)
+        if watch is not None:
+            watch.took(samples)
         hits = interrupts(setting.cpu) - hits
         tables = table_bytes(stage.pid) - tables
         after = eyes.look(stage.pid, addresses)
@@ -92,7 +109,7 @@ def one_round(scenario: Scenario, setting: Setting, measured: Measured) -> Round
         if scenario.neighbour is not None:
             beside = eyes.look(stage.pid, [address + stage.page for address in addresses])
         flaws = [
-            next(_flaws(scenario, *each), None)
+            next(_flaws(scenario, stage, *each), None)
             for each in zip(addresses, samples, before, after, beside, strict=True)
         ]
         if not eyes.whole:
@@ -109,6 +126,7 @@ def one_round(scenario: Scenario, setting: Setting, measured: Measured) -> Round
             flaws,
             waits=scenario.waits,
             inner=inner,
+            firsts=scenario.firsts,
             interrupts=hits,
         )
 
@@ -121,7 +139,13 @@ def _made(before: Sequence[Look], after: Sequence[Look]) -> Iterator[int]:
 
 
 def _flaws(
-    scenario: Scenario, address: int, sample: Sample, before: Look, after: Look, beside: Look | None
+    scenario: Scenario,
+    stage: Stage,
+    address: int,
+    sample: Sample,
+    before: Look,
+    after: Look,
+    beside: Look | None,
 ) -> Iterator[str]:
     """What is not as it has to be with one sample."""
     where = f"{address:#x}"
@@ -134,6 +158,9 @@ def _flaws(
         yield f"{where}: the kernel counted {sample.faults} faults, not {scenario.faults}"
     for text in differences(scenario.after, after, before):
         yield f"after, {where}: {text}"
+    wanted = stage.frames.get(address)
+    if wanted is not None and after.frame is not None and after.frame != wanted:
+        yield f"after, {where}: the frame is {after.frame:#x}, not the known {wanted:#x}"
     for made in _made([before], [after]):
         if scenario.tables is not None and made != scenario.tables:
             yield f"{where}: {made} tables were made, not {scenario.tables}"

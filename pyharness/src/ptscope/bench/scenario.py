@@ -18,7 +18,8 @@ class Scenario:
     `tables` is how many tables have to be made for a sample, `faults` how many faults the kernel
     counts for it, None: that depends on the kernel or the CPU, and what was seen is told.
     `neighbour` is expected after it of the page that follows, for what maps more than one.
-    `waits`: the thread gives up the CPU in it, so that is no disturbance. `most`: samples a round.
+    `waits`: the thread gives up the CPU in it, so that is no disturbance. `most`: samples a round,
+    the first `firsts` of which are apart.
     `alters`: the setting of the whole machine that is changed meanwhile, so it has to be asked for.
     """
 
@@ -36,4 +37,5 @@ class Scenario:
     waits: bool = False
     neighbour: Expect | None = None
     most: int = 1 << 30
+    firsts: int = 1
     alters: str | None = None

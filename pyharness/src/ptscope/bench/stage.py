@@ -54,7 +54,8 @@ class Stage:
     child: Child | None = None
     pid: int = field(default_factory=os.getpid)
     """Whose tables are looked at."""
-    notes: dict[str, int | str] = field(default_factory=dict)
+    frames: dict[int, int] = field(default_factory=dict)
+    """The page frame number that an address has to have afterwards, where it is known."""
     closing: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Stage:
@@ -166,6 +167,3 @@ def play(steps: Sequence[Step], stage: Stage) -> None:
     """Take the steps in turn. Raises NotHere when one cannot be taken on this machine."""
     for step in steps:
         step(stage)
-
-
-

@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptscope import __version__
 from ptscope.bench.conditions import Conditions
 from ptscope.bench.result import Measured, Round
 from ptscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from ptscope.bench.inside import Inside
 
 FORMAT = "1.0"
 NS = 1e-9
@@ -93,10 +96,28 @@ def _benchmark(each: Measured) -> dict[str, object]:
         facts["size"] = each.size
     if each.pages is not None:
         facts["pages"] = each.pages
+    if each.inside is not None:
+        facts |= _inside(each.inside)
     return {
         "metadata": facts,
         "runs": [_run(round_) for round_ in each.rounds if round_.values],
     }
+
+
+def _inside(inside: Inside) -> dict[str, object]:
+    """What the round with probes has shown; times in ns."""
+    facts: dict[str, object] = {}
+    if inside.parts is not None:
+        facts["inside_samples"] = inside.samples
+        for name in ("entry", "handled", "back", "exception", "lock"):
+            value = getattr(inside.parts, name)
+            if value is not None:
+                facts[f"inside_{name}_ns"] = value
+    for name, delay in (inside.delays or {}).items():
+        facts[f"delay_{name}_count"], facts[f"delay_{name}_ns"] = delay.count, delay.ns
+    if inside.missing:
+        facts["inside_missing"] = "; ".join(inside.missing)
+    return facts
 
 
 def _numbers(numbers: set[int]) -> str:

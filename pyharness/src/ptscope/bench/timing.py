@@ -41,6 +41,8 @@ class Sample:
     voluntary: int
     involuntary: int
     cpu: int
+    start: int = 0
+    """The clock when it began, in ticks."""
 
     @property
     def faults(self) -> int:
@@ -83,6 +85,7 @@ class Arena:
                 voluntary=each.voluntary,
                 involuntary=each.involuntary,
                 cpu=each.cpu,
+                start=each.start,
             )
             for each in (self.samples[number] for number in range(self.count))
         ]

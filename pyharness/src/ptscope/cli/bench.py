@@ -68,15 +68,19 @@ def bench() -> None:
 @bench.command("fault")
 @click.argument("names", nargs=-1, metavar="[SCENARIO]...")
 @samples_option
+@click.option(
+    "--inside", is_flag=True,
+    help="One more round of each with probes: where in the kernel the time goes (as root).",
+)  # fmt: skip
 @with_options
-def fault(names: Sequence[str], samples: int, **options: Any) -> int:
+def fault(names: Sequence[str], samples: int, inside: bool, **options: Any) -> int:
     """What a page fault costs, by what the kernel has to do for it.
 
     Without names, all scenarios. They are explained in bench/SCENARIOS.md.
     """
     from ptscope.bench.faults import FAULTS
 
-    return _measure_rows("fault", FAULTS, names, samples, options)
+    return _measure_rows("fault", FAULTS, names, samples, options, inside)
 
 
 @bench.command("walk")
@@ -141,7 +145,12 @@ def _size(text: str) -> int:
 
 
 def _measure_rows(
-    group: str, table: Sequence[Any], names: Sequence[str], samples: int, options: dict[str, Any]
+    group: str,
+    table: Sequence[Any],
+    names: Sequence[str],
+    samples: int,
+    options: dict[str, Any],
+    inside: bool = False,
 ) -> int:
     from ptscope.bench.run import measure
     from ptscope.views.bench import listing
@@ -152,12 +161,28 @@ def _measure_rows(
         return EXIT_DONE
 
     def run(setting: Setting, ticker: Ticker) -> list[Measured]:
-        return [
+        measured = [
             _not_asked_for(row) if row.alters and not names else measure(row, setting, ticker.tell)
             for row in rows
         ]
+        if inside:
+            _look_inside(rows, measured, setting, ticker)
+        return measured
 
     return _measure(group, run, samples, options)
+
+
+def _look_inside(
+    rows: Sequence[Any], measured: Sequence[Measured], setting: Setting, ticker: Ticker
+) -> None:
+    """After all figures are there: probes slow down everything, whether they are read or not."""
+    from ptscope.bench.inside import look_inside, probes
+
+    with probes() as tools:
+        for row, each in zip(rows, measured, strict=True):
+            if each.unavailable is None and not each.errors:
+                ticker.tell(f"{each.name}, with probes")
+                each.inside = look_inside(row, setting, tools)
 
 
 def _not_asked_for(row: Any) -> Measured:

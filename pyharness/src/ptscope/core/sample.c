@@ -218,6 +218,15 @@ static __s64 do_ask_all(const struct prepared *what)
 	return result < 0 ? result : length;
 }
 
+static __s64 do_touch(const struct prepared *what)
+{
+	__u64 place = what->address;
+
+	for (__u64 i = what->inner; i; i--, place += (__u64)what->arguments[0])
+		(void)*(volatile __u8 *)(uintptr_t)place;
+	return 0;
+}
+
 typedef __s64 act(const struct prepared *what);
 
 static act *const acts[] = {
@@ -231,6 +240,7 @@ static act *const acts[] = {
 	[PTSCOPE_DO_FORK] = do_fork,
 	[PTSCOPE_DO_ASK] = do_ask,
 	[PTSCOPE_DO_ASK_ALL] = do_ask_all,
+	[PTSCOPE_DO_TOUCH] = do_touch,
 };
 #define ACTS (sizeof(acts) / sizeof(*acts))
 
@@ -279,6 +289,7 @@ run_samples(int clock, act *what, const struct ptscope_action *action, const __u
 		if (segv_ticks)
 			end = segv_ticks;
 		take_rusage(&after);
+		sample->start = start;
 		sample->ticks = end - start;
 		sample->result = result;
 		sample->minor = (__u32)(after.ru_minflt - before.ru_minflt);

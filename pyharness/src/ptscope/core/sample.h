@@ -24,6 +24,7 @@
 #define PTSCOPE_DO_FORK 7		/* the result is a child that waits to be killed */
 #define PTSCOPE_DO_ASK 8		/* write() a request to a file and read() one answer */
 #define PTSCOPE_DO_ASK_ALL 9		/* open(), write() the request, read() to the end, close() */
+#define PTSCOPE_DO_TOUCH 10		/* "inner" loads of a byte, arguments[0] bytes apart */
 
 /* ptscope_action.call and ptscope_call(): system calls by names of our own, alike everywhere */
 #define PTSCOPE_CALL_GETPPID 0
@@ -52,7 +53,8 @@ struct ptscope_action {
 };
 
 struct ptscope_sample {
-	__u64 ticks;			/* between the two readings of the clock */
+	__u64 start;			/* the first reading of the clock */
+	__u64 ticks;			/* between the two readings of it */
 	__s64 result;			/* of a call; 1 when the signal came; a PID */
 	__u32 minor;			/* faults of this thread, as the kernel counts them */
 	__u32 major;

@@ -5,17 +5,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from ptscope.bench.compare import Comparison, Difference
 from ptscope.bench.conditions import Conditions
+from ptscope.bench.delays import COUNTERS
 from ptscope.bench.fit import Estimate, fit
 from ptscope.bench.result import Measured
 from ptscope.bench.stats import sparkline
 from ptscope.bench.store import why_missing
 from ptscope.views.text import printable
 from ptscope.views.walk import labelled
+
+if TYPE_CHECKING:
+    from ptscope.bench.inside import Inside
 
 NAME, SHORT, FIGURE, SPARK = 20, 19, 8, 12
 BENT = 0.25
@@ -50,10 +55,46 @@ def _table(group: str, measured: Sequence[Measured]) -> Iterator[str]:
         f"{group:<{NAME}} {'median':>{FIGURE}} {'IQR':>{FIGURE}} {'p99':>{FIGURE}}"
         f" {spark:<{SPARK}}  tables"
     )
+    told: set[str] = set()
     for family, members in _families(measured):
         for each in members:
             yield from _line(each)
+            if each.inside is not None:
+                yield from _inside(each.inside, told)
         yield from _fitted(family, members)
+
+
+def _inside(inside: Inside, told: set[str]) -> Iterator[str]:
+    """What the round with probes has shown, below the scenario's line; each lack is told once."""
+    parts = inside.parts
+    if parts is not None:
+        before = f"{time_text(parts.entry)} to handle_mm_fault"
+        if parts.exception is not None:
+            before += f" ({time_text(parts.exception)} to the first tracepoint)"
+        lock = ""
+        if parts.lock is not None:
+            waited = f"after {time_text(parts.lock)}" if parts.lock else "at once"
+            lock = f"; mmap_lock taken {waited}"
+        yield from labelled_at(
+            NAME,
+            "  inside",
+            f"{before}, {time_text(parts.handled)} in it, {time_text(parts.back)} back; with "
+            f"probes {time_text(parts.whole)} in all{lock}",
+        )
+    if inside.delays:
+        titles = {each.name: each.title for each in COUNTERS}
+        yield from labelled_at(
+            NAME,
+            "  waited",
+            "; ".join(
+                f"{titles[name]}: {delay.count}, {time_text(delay.ns)}"
+                for name, delay in inside.delays.items()
+            ),
+        )
+    for why in inside.missing:
+        if why not in told:
+            told.add(why)
+            yield from labelled_at(NAME, "  not told", why)
 
 
 def _families(measured: Sequence[Measured]) -> Iterator[tuple[str, list[Measured]]]:

@@ -256,8 +256,6 @@ def size_text(size: int) -> str:
     return str(size)
 
 
-
-
 def release() -> tuple[int, int]:
     """Version of the running kernel."""
     numbers = os.uname().release.split(".")

@@ -26,7 +26,9 @@ from ptscope._core import lib
 from ptscope.bench import store
 from ptscope.bench.compare import compare
 from ptscope.bench.conditions import Conditions, gather
+from ptscope.bench.delays import SWITCH
 from ptscope.bench.faults import FAULTS
+from ptscope.bench.inside import Inside, Part, Probes, look_inside, probes
 from ptscope.bench.remaps import size_text
 from ptscope.bench.result import Measured
 from ptscope.bench.run import Setting, measure
@@ -45,7 +47,10 @@ SLOWER = 0.05
 LEVELS = int(os.environ["PTSCOPE_VM_LEVELS"])
 KERNEL = witness.release()
 DEPTHS = ("write", "depth-pmd", "depth-pud", "depth-p4d", "depth-pgd")[:LEVELS]
-
+GIGANTIC = Path("/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages")
+NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
+SCAN = Path("/sys/kernel/debug/sched/numa_balancing")
+TRACEFS = Path("/sys/kernel/tracing")
 
 
 def absent() -> dict[str, bool]:
@@ -56,6 +61,9 @@ def absent() -> dict[str, bool]:
     return {
         "depth-pgd": LEVELS < 5,
         "depth-p4d": LEVELS < 4,
+        "hugetlb-1g": not GIGANTIC.exists() or GIGANTIC.read_text() == "0\n",
+        # A test of its own has them: hints would come in all the others too.
+        "numa-hint": True,
         "signal-guard": KERNEL < (6, 13),
         "signal-pkey": layout.runtime.get("pkeys") != 1,
         "soft-dirty": "bit.soft_dirty" not in layout.facts or not free_bits,
@@ -177,6 +185,84 @@ def test_a_planted_slowdown_is_reported(here: Setting, name: str) -> None:
     assert verdict == "slower", ratio
     assert ratio == pytest.approx(1 + SLOWER, abs=0.01 + grain(conditions) / median(before))
     assert differs(measure(row, here))[0] == "no difference shown"
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Probes]:
+    """All that tells what happens inside the kernel."""
+    if not (TRACEFS / "instances").is_dir():
+        subprocess.run(["mount", "-t", "tracefs", "none", str(TRACEFS)], check=True)
+    if SWITCH.exists():
+        SWITCH.write_text("1")
+    with probes() as found:
+        yield found
+    if SWITCH.exists():
+        SWITCH.write_text("0")
+    assert "ptscope" not in (TRACEFS / "kprobe_events").read_text()
+    assert not list((TRACEFS / "instances").glob("ptscope*"))
+
+
+def inside(name: str, here: Setting, tools: Probes) -> tuple[Inside, Part]:
+    row = next(row for row in FAULTS if row.name == name)
+    found = look_inside(row, here, tools)
+    assert found.missing == ()
+    assert found.parts is not None
+    assert found.samples == benchall.SAMPLES
+    return found, found.parts
+
+
+def test_shares_of_a_fault(bench: Bench, here: Setting, tools: Probes) -> None:
+    """What tables cost more lies in handle_mm_fault(), and is that of the figures."""
+    assert tools.missing == []
+    shallow, deep = (inside(name, here, tools)[1] for name in ("write", DEPTHS[-1]))
+    more = median(bench.named(DEPTHS[-1])) - median(bench.named("write"))
+    assert deep.handled - shallow.handled == pytest.approx(more, rel=0.1)
+    assert deep.back == pytest.approx(shallow.back, rel=0.1)
+    for part in (shallow, deep):
+        assert min(part.entry, part.handled, part.back) > 0
+        if part.exception is not None:
+            assert 0 < part.exception < part.entry
+        # Nobody else takes it.
+        assert not part.lock
+    assert shallow.whole > median(bench.named("write"))
+    if witness.MACHINE == "x86_64":
+        assert shallow.exception is not None
+
+
+def test_waits_are_those_of_the_scenario(here: Setting, tools: Probes) -> None:
+    """The kernel's own count of copies on write and of swap-ins, and none where there is none."""
+    assert tools.delays is not None
+    copies = inside("cow-child", here, tools)[0].delays
+    assert copies is not None
+    if KERNEL >= (5, 19):
+        assert copies["wpcopy"].count == benchall.SAMPLES
+        assert copies["wpcopy"].ns > 0
+    for name in ("write", "cow-reuse-child"):
+        assert "wpcopy" not in (inside(name, here, tools)[0].delays or {})
+
+
+def test_numa_hints(tools: Probes) -> None:
+    """The scanner is told to begin at once: it waits a second otherwise."""
+    if not NUMA_BALANCING.exists():
+        done = command.run("bench", "fault", "numa-hint")
+        assert "no NUMA balancing" in done.out
+        return
+    settings = {NUMA_BALANCING: "1"}
+    settings |= {SCAN / name: "20" for name in ("scan_delay_ms", "scan_period_min_ms")}
+    before = {path: path.read_text() for path in settings if path.exists()}
+    try:
+        for path, text in settings.items():
+            if path.exists():
+                path.write_text(text)
+        done = command.run(
+            "bench", "fault", "numa-hint", "--json", "--samples", "9", "--rounds", "2"
+        )
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+    assert done.status == 0, done.err
+    (found,) = done.json["benchmarks"]
+    assert found["metadata"]["faults_counted"] == found["metadata"]["samples"] == 18
 
 
 @functools.cache

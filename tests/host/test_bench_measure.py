@@ -239,4 +239,6 @@ def test_independent_loops_agree(setting: Setting, loops: Path, name: str) -> No
         theirs = statistics.median([float(line) for line in done.stdout.split()][1:])
         ours = statistics.median(measure(row, few).values)
         ratios.append(ours / theirs)
-    assert statistics.median(ratios) == pytest.approx(1, rel=0.05), sorted(ratios)
+    # Each has a clock of its own, which tells so much from nothing.
+    grain = 2 * setting.clock.resolution / theirs
+    assert statistics.median(ratios) == pytest.approx(1, abs=0.05 + grain), sorted(ratios)

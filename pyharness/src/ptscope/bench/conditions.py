@@ -65,6 +65,7 @@ def gather(
         "levels": len(geometry.spans),
         "page_size": geometry.page,
         "source": source,
+        "vmas": (_text(host.root / "proc/self/maps") or "").count("\n") + 1,
         "clock": clock.name,
         "clock_ns_per_tick": clock.ns_per_tick,
         "clock_overhead_ns": clock.overhead * clock.ns_per_tick,

@@ -26,6 +26,13 @@ FIRST_HIGH = 1 << 48
 """Beyond 47 bits x86-64 and arm64 give addresses only to those who ask for them."""
 
 
+PLACE = 1 << 37
+"""Where room is looked for first. The kernel finds the VMA of a fault in a tree, and how many of
+its entries it reads depends on what lies below: here that is the program and its heap, and not what
+the interpreter maps and unmaps meanwhile, which would make a fault some instructions dearer today
+than tomorrow."""
+
+
 class NotHere(Exception):
     """A scenario that cannot be played on this machine; `remedy` when it could be."""
 
@@ -92,12 +99,16 @@ class Stage:
         self.addresses = [each for each in places if above is None or each % above][:wanted]
 
     def _room(self, align: int) -> int:
-        if self.size + align <= 1 << 46:
+        flags = memory.ANON | memory.MAP_FIXED_NOREPLACE
+        place = max(PLACE, align)
+        if place + self.size <= min(self.geometry.user_end, FIRST_HIGH // 2):
+            with contextlib.suppress(OSError):
+                return memory.map_memory(self.size, flags, memory.PROT_NONE, at=place)
+        if self.size + align <= FIRST_HIGH // 4:
             with contextlib.suppress(OSError):
                 return memory.reserve(self.size, align)
         if self.geometry.user_end <= FIRST_HIGH:
             raise NotHere("the address space is too small")
-        flags = memory.ANON | memory.MAP_FIXED_NOREPLACE
         place = max(FIRST_HIGH, align)
         try:
             return memory.map_memory(self.size, flags, memory.PROT_NONE, at=place)

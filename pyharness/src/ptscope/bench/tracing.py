@@ -122,8 +122,8 @@ class Tracing:
     @contextlib.contextmanager
     def recorded(self, pid: int) -> Iterator[None]:
         """Record what a thread does."""
-        _write(self.folder / "set_event_pid", str(pid))
-        # Opening it for writing with O_TRUNC empties the buffer.
+        # O_TRUNC forgets the thread before, and empties the buffer.
+        (self.folder / "set_event_pid").write_text(str(pid))
         (self.folder / "trace").write_text("")
         _write(self.folder / "tracing_on", "1")
         try:

@@ -28,7 +28,7 @@ from ptscope.bench.timing import pinned
 from ptscope.bench.walks import WALKS
 from ptscope.source.module import ModuleSource
 
-SAMPLES, FEW, ROUNDS = 9, 4, 3
+SAMPLES, FEW, ROUNDS = 9, 7, 3
 TIMEOUT = 600.0
 QUIET = {
     "PYTHONHASHSEED": "0",

@@ -4,7 +4,7 @@
  * bare system calls and a clock.  What `ptscope bench` says is compared with
  * it, so it shares nothing with it.
  *
- *   loops NAME COUNT     prints one time a line, in ns, without the clock's own
+ *   loops NAME COUNT [VMAS]     prints one time a line, in ns, without the clock's own
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -48,14 +48,17 @@ static long empty(void)
 }
 
 /*
- * As many VMAs as an interpreter has: what a call on one of them costs depends
+ * As many VMAs as the other program has: what a call on one of them costs depends
  * on how many others there are (the nodes of their tree, from Linux 6.1 on).
  */
-static void crowd(void)
+static void crowd(long vmas)
 {
-	size_t size = 256 * PAGE;
-	char *place = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t size = vmas * PAGE;
+	char *place;
 
+	if (vmas <= 0)
+		return;
+	place = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	for (size_t i = 0; place != MAP_FAILED && i < size; i += 2 * PAGE)
 		mprotect(place + i, PAGE, PROT_READ);
 }
@@ -90,7 +93,8 @@ int main(int count_of_words, char **words)
 	char *place;
 
 	memset(times, 1, count * sizeof(*times));
-	crowd();
+	/* A small program has 20 of its own. */
+	crowd(count_of_words > 3 ? atol(words[3]) - 20 : 0);
 	place = map((count + 1) * PAGE);
 	place[0] = 1;
 	place += PAGE;

@@ -132,7 +132,7 @@ def test_a_remap_that_did_something_else_is_an_error(setting: Setting) -> None:
     ):
         (measured,) = measure_remap(
             replace(row, **change), [4 * PAGE], replace(setting, samples=2, rounds=1)
-        )  # type: ignore[arg-type]
+        )
         assert text in measured.errors[0]
 
 

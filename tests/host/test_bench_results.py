@@ -100,6 +100,10 @@ def test_samples_are_sorted_by_what_happened_to_them() -> None:
     assert made.values == [100, 1.0]  # never less than a tick
     assert made.marked == [8980, 7980]
     assert made.errors == ["not what it should be"]
+    long = sort_samples(
+        CLOCK, [sample(0), sample(5_000_020, involuntary=1), sample(100)], [None] * 3
+    )
+    assert (long.values, long.marked, long.kept) == ([5_000_000, 80], [], 1)
     waits = sort_samples(CLOCK, [sample(0), sample(8000, voluntary=1)], [None] * 2, waits=True)
     assert waits.values == [7980]
 

@@ -57,7 +57,8 @@ class Comparison:
 
 # Not conditions: what comes out of a measurement, and what is different each time.
 _OUTCOMES = (
-    "name", "description", "samples", "faults_counted", "samples_marked", "samples_in_error",
+    "name", "description", "samples", "faults_counted", "samples_marked",
+    "samples_kept_although_long", "samples_in_error",
     "interrupts", "date", "tables", "clock_ns_per_tick", "clock_overhead_ns",
     "clock_resolution_ns", "loops", "size", "pages", "proven_by", "cpu_affinity", "duration",
     "family",

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from ptscope.bench.inside import Inside
 
 
+TICK_NS = 4e6
+"""The kernel's tick where there are 250 in a second, as in Debian: at each it may run others."""
+
+
 @dataclass
 class Round:
     """One round, in ns a sample.
 
     `first` are the samples that came first, which find caches cold; `marked` those in which the
-    thread lost its CPU. Neither is among `values`. `errors` say of samples that what should have
+    thread lost its CPU. Neither is among `values`, except for the `kept` that lost it and took
+    longer than a tick: nothing can run so long alone. `errors` say of samples that what should have
     happened did not: these are nowhere else. `interrupts` hit the CPU while the round was timed.
     """
 
@@ -28,6 +33,7 @@ class Round:
     first: list[float] = field(default_factory=list)
     marked: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    kept: int = 0
     interrupts: int = 0
 
 
@@ -72,6 +78,11 @@ class Measured:
     def marked(self) -> int:
         """Samples in which the thread lost its CPU."""
         return sum(len(each.marked) for each in self.rounds)
+
+    @property
+    def kept(self) -> int:
+        """Samples in which it did too, but which are among the values: they are long."""
+        return sum(each.kept for each in self.rounds)
 
     @property
     def errors(self) -> list[str]:
@@ -136,12 +147,13 @@ def sort_samples(
         value = clock.ns(sample.ticks) / inner
         if flaw is not None:
             made.errors.append(flaw)
-        elif sample.involuntary or (sample.voluntary and not waits):
+            continue
+        lost = bool(sample.involuntary or (sample.voluntary and not waits))
+        if lost and value * inner < TICK_NS:
             made.marked.append(value)
-        elif number < firsts:
-            made.first.append(value)
-        else:
-            made.values.append(value)
+            continue
+        made.kept += lost
+        (made.first if number < firsts else made.values).append(value)
     return made
 
 

@@ -84,6 +84,7 @@ def _benchmark(each: Measured) -> dict[str, object]:
         "samples": each.samples,
         "faults_counted": each.faults,
         "samples_marked": each.marked,
+        "samples_kept_although_long": each.kept,
         "samples_in_error": len(each.errors),
         "interrupts": sum(round_.interrupts for round_ in each.rounds),
         "proven_by": each.proven_by,

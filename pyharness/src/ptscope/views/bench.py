@@ -172,11 +172,13 @@ def _conditions(measured: Sequence[Measured], conditions: Conditions) -> Iterato
     facts = conditions.facts
     samples = sum(each.samples for each in measured)
     marked = sum(each.marked for each in measured)
+    kept = sum(each.kept for each in measured)
     first = [value for each in measured for value in each.first]
     yield from labelled(
         "samples",
         f"{samples} in all; the first of each round ({len(first)}) are apart, as are {marked} "
-        "that lost the CPU",
+        "that lost the CPU"
+        + (f"; {kept} longer than a tick lost it too and are kept" if kept else ""),
     )
     faults = sum(each.faults for each in measured)
     yield from labelled("faults", f"{faults} counted by the kernel (getrusage)")

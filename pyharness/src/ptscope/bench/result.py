@@ -24,9 +24,10 @@ class Round:
     """One round, in ns a sample.
 
     `first` are the samples that came first, which find caches cold; `marked` those in which the
-    thread lost its CPU. Neither is among `values`, except for the `kept` that lost it and took
-    longer than a tick: nothing can run so long alone. `errors` say of samples that what should have
-    happened did not: these are nowhere else. `interrupts` hit the CPU while the round was timed.
+    thread lost its CPU. Neither is among `values`, except for the `kept` that were interrupted by
+    others and took longer than a tick: nothing can run so long alone. `errors` say of samples that
+    what should have happened did not: these are nowhere else. `interrupts` hit the CPU while the
+    round was timed.
     """
 
     values: list[float] = field(default_factory=list)
@@ -148,11 +149,11 @@ def sort_samples(
         if flaw is not None:
             made.errors.append(flaw)
             continue
-        lost = bool(sample.involuntary or (sample.voluntary and not waits))
-        if lost and value * inner < TICK_NS:
+        slept = sample.voluntary and not waits
+        if slept or (sample.involuntary and value * inner < TICK_NS):
             made.marked.append(value)
             continue
-        made.kept += lost
+        made.kept += bool(sample.involuntary)
         (made.first if number < firsts else made.values).append(value)
     return made
 

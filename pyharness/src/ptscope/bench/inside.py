@@ -30,7 +30,7 @@ from ptscope.bench.tracing import ENTER, LEAVE, Moment, Tracing, tracing
 class Part:
     """The parts of one sample, in ns: `entry` from the access to handle_mm_fault(), `handled` in
     it, `back` from its return to the next instruction. `exception` is the part of `entry` before
-    the kernel's first tracepoint, `lock` what taking mmap_lock took; None: not told."""
+    the kernel's first tracepoint, `lock` from asking for mmap_lock to having it; None: not told."""
 
     entry: float
     handled: float

@@ -73,8 +73,7 @@ def _inside(inside: Inside, told: set[str]) -> Iterator[str]:
             before += f" ({time_text(parts.exception)} to the first tracepoint)"
         lock = ""
         if parts.lock is not None:
-            waited = f"after {time_text(parts.lock)}" if parts.lock else "at once"
-            lock = f"; mmap_lock taken {waited}"
+            lock = f"; mmap_lock taken in {time_text(parts.lock)}"
         yield from labelled_at(
             NAME,
             "  inside",

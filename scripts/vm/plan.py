@@ -101,9 +101,7 @@ class Row:
         }
 
 
-def race(
-    arch: str, variant: str, seconds: int, prefix: str = "", *, check: bool = True
-) -> Row:
+def race(arch: str, variant: str, seconds: int, prefix: str = "", *, check: bool = True) -> Row:
     """A race on two CPUs, with or without `ptscope check` of what never holds still.
 
     Freed pages are filled with 0xaa: a walker that reads one shows it. Of the architectures only

@@ -11,37 +11,49 @@ export RUN FILES TESTS
 boot_options = $(if $(KERNEL),--debian $(KERNEL)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(FILES),--files "$$FILES") $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install build demo test matrix lint vm vm-shell vm-quick clean clean-cache
+.PHONY: help packages install uninstall build demo test matrix agree bench lint vm vm-shell vm-quick clean clean-cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: ## install the Debian packages that are missing (needs root and network)
-	@$(VM) install
+packages: ## install the Debian packages that the other targets need and that are missing
+	@$(VM) packages
 
-build: install ## make .venv with the package, fetch the newest kernel, build ptscope.ko for it
+install: ## build, install and load ptscope.ko through DKMS (as root; BOOT=yes loads it at each boot)
+	@python3 scripts/dkms.py install $(if $(BOOT),--boot $(BOOT))
+
+uninstall: ## unload ptscope.ko and remove everything that make install has made
+	@python3 scripts/dkms.py uninstall
+
+build: packages ## make .venv with the package, fetch the newest kernel, build ptscope.ko for it
 	@$(VM) build
 
-demo: install ## walk a live process inside a guest and compare every entry with pagemap
+demo: packages ## walk a live process inside a guest and compare every entry with pagemap
 	@$(VM) demo $(if $(VARIANT),--variant $(VARIANT))
 
-test: install ## run all tests, on the host and inside guests (ONLY='host 5-level ...' for some)
+test: packages ## run all tests, on the host and inside guests (ONLY='host 5-level ...' for some)
 	@$(VM) test $(foreach row,$(ONLY),--only $(row))
 
-matrix: install ## the guest tests on every kernel and in every variant (ONLY='7.2-arm64 lpa2 race ...')
+matrix: packages ## the guest tests on every kernel and in every variant (ONLY='7.2-arm64 lpa2 race ...')
 	@$(VM) matrix $(foreach row,$(ONLY),--only $(row))
+
+agree: build ## the C decoder against the reference one: a million values for each layout, a quarter of an hour
+	@PTSCOPE_VALUES=1000000 .venv/bin/python -m pytest -q tests/host/test_compiled.py -k random_values
+
+bench: packages ## what ways of reading page tables cost, in instructions (KERNEL='debian-6.12-amd64 ...')
+	@$(VM) bench $(foreach name,$(KERNEL),--debian $(name)) $(VMFLAGS)
 
 lint: build ## ruff, mypy, the module's own checks
 	@scripts/lint.sh
 
-vm: install ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR] [KERNEL=NAME] [VARIANT=pti] [SMP=2] [TIMEOUT=SECONDS, otherwise 600]
+vm: packages ## run a command in a guest: make vm RUN='ptscope doctor' [FILES=DIR] [KERNEL=NAME] [VARIANT=pti] [SMP=2] [TIMEOUT=SECONDS, otherwise 600]
 	@test -n "$$RUN" || { echo "usage: make vm RUN='command' [FILES=DIR] [VARIANT=NAME] [SMP=N] [TIMEOUT=SECONDS]" >&2; exit 2; }
 	@$(VM) run $(boot_options) $(if $(TIMEOUT),--timeout $(TIMEOUT)) -- "$$RUN"
 
-vm-shell: install ## a shell in a guest: make vm-shell [FILES=DIR] [VARIANT=4-level]
+vm-shell: packages ## a shell in a guest: make vm-shell [FILES=DIR] [VARIANT=4-level]
 	@$(VM) shell $(boot_options)
 
-vm-quick: install ## guest tests on a saved guest, in seconds: make vm-quick [TESTS='-k walk'] [VARIANT=pti]
+vm-quick: packages ## guest tests on a saved guest, in seconds: make vm-quick [TESTS='-k walk'] [VARIANT=pti]
 	@$(VM) quick $(if $(VARIANT),--variant $(VARIANT)) --tests="$$TESTS"
 
 clean: ## remove what was built in the checkout

@@ -77,6 +77,8 @@
  * as much room.  PTEs are copied in blocks of as many.
  */
 #define BLOCK		4
+/* So many blocks are copied before the loop is counted. */
+#define GROUP		8U
 static_assert(BLOCK * sizeof(u64) == sizeof(struct ptscope_table));
 
 /* Output. */
@@ -287,8 +289,55 @@ static unsigned int entries_ahead(const struct walk *w, const struct ptscope_lev
 	return (last >> level->shift) - (w->at->address >> level->shift) + 1;
 }
 
-/* Copies a block of entries and returns 0 if all were empty. */
-static u64 copy_block(u64 *to, const u64 *from)
+/*
+ * find_entry() - find the first non-empty one of @count entries, at least one
+ * @looked: how many entries were looked at, that one included
+ *
+ * High up in the tree nearly all is empty, so this goes by eight.
+ *
+ * Contract: that of read_entries() for @from.  Each entry is read once, and
+ * what was read is what is returned.  Entries of the same eight behind it are
+ * read too, but nothing is made of that: @looked leaves them out, so they are
+ * read when their turn comes.
+ *
+ * Return: its value, or 0 if all are empty.
+ */
+static u64 find_entry(const u64 *from, unsigned int count, unsigned int *looked)
+{
+	const u64 *next = from, *end = from + count;
+	u64 raw = 0;
+
+	for (; end - next >= 2 * BLOCK; next += 2 * BLOCK) {
+		u64 a = READ_ONCE(next[0]);
+		u64 b = READ_ONCE(next[1]);
+		u64 c = READ_ONCE(next[2]);
+		u64 d = READ_ONCE(next[3]);
+		u64 e = READ_ONCE(next[4]);
+		u64 f = READ_ONCE(next[5]);
+		u64 g = READ_ONCE(next[6]);
+		u64 h = READ_ONCE(next[7]);
+
+		if (unlikely(a | b | c | d | e | f | g | h)) {
+			const u64 eight[] = { a, b, c, d, e, f, g, h };
+			unsigned int i = 0;
+
+			while (!eight[i])
+				i++;
+			*looked = next - from + i + 1;
+			return eight[i];
+		}
+	}
+	while (!raw && next < end)
+		raw = READ_ONCE(*next++);
+	*looked = next - from;
+	return raw;
+}
+
+/*
+ * Copies a block of entries and returns 0 if all were empty.  That the last one
+ * is not is the common case, and cheap to see.  Contract: that of copy_run().
+ */
+static __always_inline u64 copy_block(u64 *to, const u64 *from)
 {
 	u64 a = READ_ONCE(from[0]);
 	u64 b = READ_ONCE(from[1]);
@@ -299,20 +348,49 @@ static u64 copy_block(u64 *to, const u64 *from)
 	to[1] = b;
 	to[2] = c;
 	to[3] = d;
-	return a | b | c | d;
+	if (likely(d))
+		return d;
+	barrier();	/* or the compiler makes one test of the two */
+	return a | b | c;
+}
+
+/*
+ * Copies up to GROUP blocks and returns how many come before an empty one.
+ * Contract: that of copy_run().
+ */
+static __always_inline unsigned int copy_group(u64 *to, const u64 *from)
+{
+	if (!copy_block(to, from))
+		return 0;
+	if (!copy_block(to + BLOCK, from + BLOCK))
+		return 1;
+	if (!copy_block(to + 2 * BLOCK, from + 2 * BLOCK))
+		return 2;
+	if (!copy_block(to + 3 * BLOCK, from + 3 * BLOCK))
+		return 3;
+	if (!copy_block(to + 4 * BLOCK, from + 4 * BLOCK))
+		return 4;
+	if (!copy_block(to + 5 * BLOCK, from + 5 * BLOCK))
+		return 5;
+	if (!copy_block(to + 6 * BLOCK, from + 6 * BLOCK))
+		return 6;
+	if (!copy_block(to + 7 * BLOCK, from + 7 * BLOCK))
+		return 7;
+	return GROUP;
 }
 
 /*
  * copy_run() - copy the next run of PTEs
  * @to: room for @count entries
  * @skipped: empty entries before the run
- * @kept: entries of the run, which begins and ends with a non-empty one
+ * @kept: entries of the run, which begins and ends with a non-empty one; or 0
  *
  * Goes by blocks of four, and an empty block ends the run, so that a full
  * table costs little more than its loads and stores.
  *
- * Contract: that of read_entries() for @from.  Each entry is read once, and
- * what was read is copied to @to, which nobody else writes.
+ * Contract: that of read_entries() for @from.  What is copied to @to, which
+ * nobody else writes, comes from one read of each entry; find_entry() says
+ * which it may have read before without making anything of it.
  *
  * Return: how many entries were looked at.
  */
@@ -320,62 +398,58 @@ static unsigned int copy_run(u64 *to, const u64 *from, unsigned int count,
 			     unsigned int *skipped, unsigned int *kept)
 {
 	const u64 *next = from, *end = from + count;
-	unsigned int lead = 0, empty = 0;
-	u64 *out = to, a, b, c, d;
-
-	/* Empty blocks before the run are not even copied. */
-	do {
-		if (end - next < BLOCK) {
-			a = READ_ONCE(*next++);
-			if (!a)
-				continue;
-			*out++ = a;
-			break;
-		}
-		a = READ_ONCE(next[0]);
-		b = READ_ONCE(next[1]);
-		c = READ_ONCE(next[2]);
-		d = READ_ONCE(next[3]);
-		next += BLOCK;
-		if (a | b | c | d) {
-			out[0] = a;
-			out[1] = b;
-			out[2] = c;
-			out[3] = d;
-			out += BLOCK;
-			break;
-		}
-	} while (next < end);
+	unsigned int looked, blocks = 0, lead = 0;
+	u64 *out = to;
 
 	*kept = 0;
-	*skipped = (next - from) - (out - to);
-	if (out == to)
-		return count;
-
-	while (!to[lead])
-		lead++;
-	if (lead) {
-		*skipped += lead;
-		out -= lead;
-		memmove(to, to + lead, (out - to) * sizeof(*to));
+	*skipped = count;
+	if (count >= GROUP * BLOCK) {
+		blocks = copy_group(to, from);
+		next += min(blocks + 1, GROUP) * BLOCK;
+	} else if (count >= BLOCK) {
+		blocks = copy_block(to, from) ? 1 : 0;
+		next += BLOCK;
+	}
+	if (blocks) {
+		out += blocks * BLOCK;
+		/* There is an entry in the first block, which may begin with empty ones. */
+		while (!to[lead])
+			lead++;
+		*skipped = lead;
+		if (lead) {
+			memmove(to, to + lead, (out - to - lead) * sizeof(*to));
+			out -= lead;
+		}
+		if (next - from > blocks * BLOCK)
+			goto trim;
+	} else {
+		if (next == end)
+			return count;
+		*out = find_entry(next, end - next, &looked);
+		if (!*out)
+			return count;
+		next += looked;
+		*skipped = next - from - 1;
+		out++;
 	}
 
-	for (; next + 2 * BLOCK <= end; next += 2 * BLOCK, out += 2 * BLOCK) {
+	while (end - next >= GROUP * BLOCK) {
+		blocks = copy_group(out, next);
+		out += blocks * BLOCK;
+		next += blocks * BLOCK;
+		if (blocks < GROUP) {
+			next += BLOCK;
+			goto trim;
+		}
+	}
+	for (; end - next >= BLOCK; next += BLOCK, out += BLOCK) {
 		if (!copy_block(out, next)) {
 			next += BLOCK;
 			goto trim;
 		}
-		if (!copy_block(out + BLOCK, next + BLOCK)) {
-			next += 2 * BLOCK;
-			out += BLOCK;
-			goto trim;
-		}
 	}
-	while (next < end && empty < BLOCK) {
-		a = READ_ONCE(*next++);
-		*out++ = a;
-		empty = a ? 0 : empty + 1;
-	}
+	while (next < end)
+		*out++ = READ_ONCE(*next++);
 trim:
 	while (!out[-1])
 		out--;
@@ -558,10 +632,7 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 			ret = WALK_CHANGED;
 			break;
 		}
-		looked = 0;
-		do {
-			raw = READ_ONCE(from[looked++]);
-		} while (!raw && looked < count);
+		raw = find_entry(from, count, &looked);
 		w->work -= looked;
 		if (looked > 1) {
 			index += looked - 1;

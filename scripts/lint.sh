@@ -12,6 +12,7 @@ check() {
 check .venv/bin/ruff check --config pyharness/pyproject.toml pyharness scripts tests
 check env MYPYPATH=pyharness/src .venv/bin/mypy --strict -p ptscope
 check env MYPYPATH=scripts .venv/bin/mypy --strict -p vm
+check env MYPYPATH=scripts:pyharness/src .venv/bin/mypy --strict scripts/dkms.py
 check env MYPYPATH=pyharness/src:tests/guest .venv/bin/mypy --strict tests/guest
 check env MYPYPATH=scripts:pyharness/src:tests/guest .venv/bin/mypy --strict tests/host
 check shellcheck scripts/lint.sh

@@ -38,6 +38,10 @@ class Accel:
         return f"{self.name.upper()} ({self.reason})"
 
 
+COUNTING = Accel("tcg", "instructions are counted")
+"""What `Machine.icount` needs."""
+
+
 def cpu_flags(cpuinfo: str) -> frozenset[str]:
     """The flags of the first CPU in the text of /proc/cpuinfo."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)

@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import cpio, paths, store
@@ -28,6 +29,7 @@ PACKAGES = (
     "python3-click",
     "python3-psutil",
     "python3-pytest",
+    "python3-zstandard",
 )
 NATIVE = ("busybox-static", "python3")
 """What must run here while the user space of another architecture is made."""
@@ -83,6 +85,27 @@ DROPPED = (
     "var/lib",
     "var/log",
 )
+
+
+@dataclass(frozen=True)
+class Userland:
+    """What a user space is made of."""
+
+    name: str
+    packages: tuple[str, ...]
+    of_kernel: bool = False
+    """From the suite of the kernel, not from `Kernel.userland`."""
+    kept: tuple[str, ...] = ()
+    """Rows of `DROPPED` that are needed here."""
+    dropped: tuple[str, ...] = ()
+    """What nothing reads here, further to `DROPPED`."""
+
+    def suite(self, kernel: Kernel) -> str:
+        """Where its packages come from."""
+        return kernel.suite if self.of_kernel else kernel.userland
+
+
+PLAIN = Userland("base", PACKAGES)
 MERGED = ("bin", "sbin", "lib", "lib64")
 """Directories that are links into /usr on a Debian system of today."""
 
@@ -99,8 +122,8 @@ def _merge_usr(root: Path) -> None:
             old.symlink_to(f"usr/{name}")
 
 
-def _strip(root: Path) -> None:
-    for pattern in DROPPED:
+def _strip(root: Path, userland: Userland) -> None:
+    for pattern in (*(each for each in DROPPED if each not in userland.kept), *userland.dropped):
         for path in list(root.glob(pattern)):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -176,9 +199,9 @@ def _extract(suite: str, arch: str, packages: tuple[str, ...], root: Path) -> No
     _merge_usr(root)
 
 
-def _make(kernel: Kernel, final: Path) -> None:
-    suite = kernel.userland
-    say(f"making the user space of {suite} {kernel.arch} ({', '.join(PACKAGES)})")
+def _make(kernel: Kernel, userland: Userland, final: Path) -> None:
+    suite = userland.suite(kernel)
+    say(f"making the user space of {suite} {kernel.arch} ({', '.join(userland.packages)})")
     # mmdebstrap wants a directory that its unpacking may own; the cache may be anywhere.
     with tempfile.TemporaryDirectory(prefix="ptscope-base-") as scratch:
         native = root = Path(scratch) / "root"
@@ -186,8 +209,8 @@ def _make(kernel: Kernel, final: Path) -> None:
             here = next(a for a in ARCHES.values() if platform.machine() in a.machine_names)
             _extract(suite, here.name, NATIVE, native)
             root = native / "guest"
-        _extract(suite, kernel.arch, PACKAGES, root)
-        _strip(root)
+        _extract(suite, kernel.arch, userland.packages, root)
+        _strip(root, userland)
         _applets(root, native)
         _etc(root)
         _compile(root, native)
@@ -196,17 +219,18 @@ def _make(kernel: Kernel, final: Path) -> None:
     say(f"user space: {final.stat().st_size / 1e6:.0f} MB")
 
 
-def base(kernel: Kernel) -> Path:
+def base(kernel: Kernel, userland: Userland = PLAIN) -> Path:
     """The cached base archive for guests of this kernel's architecture."""
+    suite = userland.suite(kernel)
     key = store.digest(
-        kernel.userland,
+        suite,
         kernel.arch,
-        *PACKAGES,
+        repr(userland),
         Path(__file__).read_bytes(),
         Path(cpio.__file__).read_bytes(),
     )
-    name = f"base-{kernel.userland}-{kernel.arch}"
+    name = f"{userland.name}-{suite}-{kernel.arch}"
     final = paths.cache() / "images" / f"{name}-{key}.cpio"
-    made = store.make_file(final, lambda partial: _make(kernel, partial), name)
+    made = store.make_file(final, lambda partial: _make(kernel, userland, partial), name)
     store.forget_others(final, f"{name}-*.cpio")
     return made

@@ -17,8 +17,8 @@ from . import fetch, kernels, module, overlay, package, paths, prepare, qemu, va
 from .errors import NeverUp, SetupError, TimedOut, UsageError
 from .guest import Guest
 from .inside import wire
-from .install import install as install_packages
 from .overlay import Contents
+from .packages import install as install_packages
 from .prepare import Bootable, Options
 from .prepare import tests as tests
 from .say import say, warn
@@ -27,8 +27,8 @@ from .scratch import scratch_dir
 LOGS_KEPT = 40
 
 
-def install(options: argparse.Namespace) -> int:
-    """`install`."""
+def packages(options: argparse.Namespace) -> int:
+    """`packages`."""
     install_packages()
     return 0
 
@@ -78,6 +78,8 @@ def _forget_logs() -> None:
 def check(options: argparse.Namespace) -> None:
     """Raise `UsageError` for boot options that cannot be meant, before anything is built."""
     kernel = kernels.kernel(options.debian)
+    if options.icount and options.smp > 1:
+        raise UsageError("--icount is for one CPU", "leave out --smp")
     if options.variant:
         variants.variant(options.variant, kernel.arch)
     if options.files:
@@ -121,6 +123,7 @@ def _machine(
             gigantic=1 if options.memory >= 3584 else 0,
             init=tuple(init),
             append=tuple(options.append.split()),
+            icount=options.icount,
             name=name,
             contents=what,
         ),
@@ -207,6 +210,13 @@ def matrix(options: argparse.Namespace) -> int:
     from .matrix import run_matrix
 
     return run_matrix(options.only or [], options.jobs)
+
+
+def bench(options: argparse.Namespace) -> int:
+    """`bench`."""
+    from .bench import run_bench
+
+    return run_bench(options.debian or [], options.stall_memory)
 
 
 def quick(options: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from .toolchain import toolchain
 
 GLIBC = {"bookworm": (2, 36), "trixie": (2, 41)}
 """The C library of each suite guests have their user space from."""
-PROGRAMS = ("puppet", "churn", "walker")
+PROGRAMS = ("puppet", "churn", "failer", "speed", "walker")
 CORE = "_core.abi3.so"
 KEPT = 3
 

@@ -34,9 +34,12 @@ from .inside import wire
 from .paths import named
 from .qemu import Machine, Qemu
 from .qmp import Qmp
+from .say import say
 
 BOOT_SECONDS = 180.0
 """A guest that has not answered by then never will: emulated boots take 5 to 15 s when idle."""
+BOOTS = 3
+"""How often a guest is booted when its kernel makes a report that is known to be none."""
 LOG_LINES = 25
 
 
@@ -132,26 +135,51 @@ class Job:
 
 
 class Guest:
-    """A guest from boot to end. ``boot_seconds`` bounds the boot."""
+    """A guest from boot to end. ``boot_seconds`` bounds the boot.
+
+    ``expected`` are patterns of reports its kernel has to make (`splat.judge`): any other is a
+    failure as ever, and so is the lack of one of these.
+    """
 
     hello: Hello
 
-    def __init__(self, machine: Machine, boot_seconds: float = BOOT_SECONDS) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        boot_seconds: float = BOOT_SECONDS,
+        expected: Sequence[str] = (),
+    ) -> None:
         self.machine = machine
+        self._expected = tuple(expected)
         self._boot_seconds = boot_seconds
-        self._jobs: dict[int, Job] = {}
-        # A restored guest goes on with the jobs it had; new ones must not be confused with them.
-        self._next = 1000 if machine.incoming else 1
         self._sending = threading.Lock()
-        self._hello: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._monitor: Qmp | None = None
         self._started: Qemu | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget the guest of an earlier boot."""
+        self._jobs: dict[int, Job] = {}
+        # A restored guest goes on with the jobs it had; new ones must not be confused with them.
+        self._next = 1000 if self.machine.incoming else 1
+        self._hello: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._gone = False
 
     def __enter__(self) -> Guest:
+        for left in reversed(range(BOOTS)):
+            self._boot()
+            known = splat.known_at_boot(self.log()) if left else None
+            if known is None:
+                break
+            say(f"{named(self.machine.log)}: {known.reason}; booting again")
+            self.end()
+            self._reset()
+        return self
+
+    def _boot(self) -> None:
         self._started = Qemu(self.machine)
         try:
-            threading.Thread(target=self._read, daemon=True).start()
+            threading.Thread(target=self._read, args=(self._started,), daemon=True).start()
             if self.machine.incoming:
                 self._resume()
             else:
@@ -159,7 +187,6 @@ class Guest:
         except BaseException:
             self.end()
             raise
-        return self
 
     def __exit__(
         self,
@@ -196,7 +223,7 @@ class Guest:
     def _no_result(self, cause: str, kind: type[NoResult] = NoResult) -> Exception:
         """The error for a guest without a result: its kernel's report, else the end of its log."""
         log = self.log()
-        reports = splat.find(log)
+        reports = splat.judge(log, self._expected).unexpected
         if reports:
             return self._splat(reports)
         tail = "\n".join(f"    {line}" for line in log.splitlines()[-LOG_LINES:])
@@ -204,17 +231,17 @@ class Guest:
         said = f"\n    QEMU: {complaint}" if complaint else ""
         return kind(f"{cause}; the end of its log ({named(self.machine.log)}):\n{tail}{said}")
 
-    def _splat(self, reports: list[splat.Report]) -> Splat:
+    def _splat(self, reports: Sequence[splat.Report]) -> Splat:
         text = "\n".join(f"  {r.kind}, line {r.line}:\n{r}" for r in reports)
         return Splat(
             f"the guest's kernel reported {len(reports)} problem(s)"
             f" ({named(self.machine.log)}):\n{text}"
         )
 
-    def _read(self) -> None:
+    def _read(self, qemu: Qemu) -> None:
         def read(size: int) -> bytes:
             try:
-                return self._qemu.agent.recv(size)
+                return qemu.agent.recv(size)
             except OSError:
                 return b""
 
@@ -223,6 +250,8 @@ class Guest:
                 self._hello.put(frame.data)
             elif frame.job in self._jobs:
                 self._jobs[frame.job].deliver(frame)
+        if qemu is not self._started:
+            return
         self._gone = True
         self._hello.put(None)
         for job in list(self._jobs.values()):
@@ -364,19 +393,32 @@ class Guest:
             )
 
     def check(self) -> None:
-        """Raise `Splat` when the kernel has reported a problem so far."""
-        reports = splat.find(self.log())
+        """Raise `Splat` when the kernel has reported a problem so far that is not expected."""
+        reports = splat.judge(self.log(), self._expected).unexpected
         if reports:
             raise self._splat(reports)
 
+    def check_all_said(self) -> None:
+        """Raise `Splat` when a report that is expected is not in the log."""
+        missing = splat.judge(self.log(), self._expected).missing
+        if missing:
+            raise Splat(
+                f"the guest's kernel did not report: {', '.join(missing)}"
+                f" ({named(self.machine.log)})"
+            )
+
     def finish(self, seconds: float = 30.0) -> None:
-        """Power off and judge the log: raises `Splat` when the kernel reported a problem."""
+        """Power off and judge the log: raises `Splat` when the kernel reported a problem.
+
+        So it does when a report that is expected was not made.
+        """
         with contextlib.suppress(NoResult):
             self.send(wire.BYE, 0)
         ended = self._qemu.wait(seconds)
         self.check()
         if not ended:
             raise self._no_result(f"the guest did not power off within {seconds:.0f} s")
+        self.check_all_said()
 
     def end(self) -> None:
         """End the guest at once, whatever it does. Harmless when it has ended or never started."""
@@ -384,3 +426,4 @@ class Guest:
             self._started.end()
         if self._monitor is not None:
             self._monitor.close()
+            self._monitor = None

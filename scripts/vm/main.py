@@ -84,6 +84,11 @@ def _boot_options(parser: argparse.ArgumentParser) -> None:
         "--memory", type=_count, default=3584, metavar="MIB", help="RAM of the guest"
     )
     parser.add_argument(
+        "--icount",
+        action="store_true",
+        help="the guest's clock counts instructions, 2 ns each; one CPU, emulated",
+    )
+    parser.add_argument(
         "--append", default="", metavar="WORDS", help="more words for the kernel's command line"
     )
 
@@ -101,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(function=function)
         return sub
 
-    command("install", commands.install, "install the Debian packages that are missing")
+    command("packages", commands.packages, "install the Debian packages that are missing")
     command("build", commands.build, "make .venv and build ptscope.ko for the newest kernel")
     command("kdir", commands.kdir, "print where the newest kernel's headers are (for make KDIR=)")
     run = command(
@@ -146,6 +151,24 @@ def parser() -> argparse.ArgumentParser:
     )
     quick.add_argument(
         "words", nargs="*", metavar="PYTEST-ARG", help="for pytest (default: all main guest tests)"
+    )
+    bench = command(
+        "bench",
+        commands.bench,
+        "what ways of reading page tables cost, in instructions, side by side",
+    )
+    bench.add_argument(
+        "--debian",
+        action="append",
+        metavar="NAME",
+        help=f"a kernel, more than one if given again; by default {', '.join(plan.BENCH_KERNELS)}",
+    )
+    bench.add_argument(
+        "--stall-memory",
+        type=_count,
+        default=3584,
+        metavar="MIB",
+        help="RAM of the guest with the 4 GiB process; from 5632 on its pages are real memory",
     )
     demo = command("demo", commands.demo, "walk a live process in a guest and compare with pagemap")
     _boot_options(demo)

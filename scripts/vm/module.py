@@ -19,11 +19,14 @@ SOURCES = ("*.c", "*.h", "Kbuild", "Makefile", "*.mk", "*.sh")
 # modpost's, too: a symbol that no kernel exports is an error of its own, but not everything is. The
 # compiler of 6.1 and 5.10's headers is another than ours, which kbuild only remarks upon.
 WARNING = re.compile(r"warning: (?!the compiler differs)|WARNING: ", re.MULTILINE)
+PLANT = paths.TESTS / "guest" / "plant"
+"""Faults that only the tests' own build has: a source, and what is added to Kbuild for it."""
 KEPT = 4
 """Builds kept for a release."""
 
 
-def _sources() -> list[Path]:
+def sources() -> list[Path]:
+    """Everything that is needed to build the module, below kmod/."""
     found = [
         path
         for pattern in SOURCES
@@ -35,9 +38,12 @@ def _sources() -> list[Path]:
     return sorted(found)
 
 
-def build(fetched: Fetched, release: str) -> Path:
-    """ptscope.ko for a release whose headers ``fetched`` has. The second time costs nothing."""
-    sources = _sources()
+def build(fetched: Fetched, release: str, *, planted: bool = False) -> Path:
+    """ptscope.ko for a release whose headers ``fetched`` has. The second time costs nothing.
+
+    With ``planted`` it has the faults of `PLANT`.
+    """
+    files = sources()
     key = store.digest(
         str(fetched.root),
         release,
@@ -45,9 +51,10 @@ def build(fetched: Fetched, release: str) -> Path:
         Path(__file__).read_bytes(),
         *(
             part
-            for path in sources
+            for path in files
             for part in (str(path.relative_to(paths.KMOD)), path.read_bytes())
         ),
+        *(path.read_bytes() for path in sorted(PLANT.iterdir()) if planted),
     )
     # The key is in the name: another run may be using what older sources made.
     home = paths.BUILD / "kmod"
@@ -60,11 +67,15 @@ def build(fetched: Fetched, release: str) -> Path:
             return built
         say(f"building ptscope.ko for {release}")
         shutil.rmtree(folder, ignore_errors=True)
-        for path in sources:
+        for path in files:
             copy = folder / path.relative_to(paths.KMOD)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
             shutil.copymode(path, copy)
+        if planted:
+            shutil.copyfile(PLANT / "plant.c", folder / "plant.c")
+            with (folder / "Kbuild").open("a", encoding="utf-8") as kbuild:
+                kbuild.write((PLANT / "Kbuild").read_text(encoding="utf-8"))
         output = _make(fetched, release, folder)
         (folder / "output").write_text(output, encoding="utf-8")
         warnings = [line for line in output.splitlines() if WARNING.search(line)]

@@ -53,7 +53,7 @@ def build() -> Path:
                 [sys.executable, "-m", "venv", paths.VENV],
                 what="making .venv",
                 error=SetupError,
-                remedy="run: make install (python3-venv is needed)",
+                remedy="run: make packages (python3-venv is needed)",
             )
         need("gcc", "gcc")
         say("installing the package and its development tools into .venv")

@@ -10,13 +10,14 @@ Guest tests learn where they run from the environment:
     PTSCOPE_VM_SMP        number of CPUs
     PTSCOPE_VM_LAYOUT     the shipped layout that must equal the running kernel's
     PTSCOPE_VM_MODULE     what became of ptscope.ko: loaded, none, refused
+    PTSCOPE_VM_RACE       seconds of race; 0 where there is none
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .kernels import Kernel
+from .kernels import CHECKING, Kernel
 from .variants import VARIANTS
 
 MAIN = "main"
@@ -25,7 +26,14 @@ SCENARIO_FILES = (
     "test_lockdown_before.py",
     "test_lockdown_after.py",
     "test_wrong_module.py",
+    "test_programs.py",
     "test_race.py",
+    "test_race_check.py",
+    "test_speed.py",
+    "test_failslab.py",
+    "test_plant.py",
+    "test_ptdump.py",
+    "test_dkms.py",
 )
 """Files below tests/guest that rows of their own run; every other test file belongs to `MAIN`."""
 SECONDS = 900.0
@@ -46,8 +54,19 @@ class Row:
     init: tuple[str, ...] = ()
     """Words for init on the kernel's command line."""
     seconds: float = SECONDS
+    memory: int = 0
+    """MiB, where it takes more than the kernel's others have."""
+    icount: bool = False
+    """Its clock counts instructions: see `Machine.icount`."""
+    race: int = 0
+    """Seconds for which page tables are changed and walked at the same time."""
+    expect_splat: tuple[str, ...] = ()
+    """What the kernel has to report once each, as patterns of a report's first line; the lack of
+    one is a failure, as any other report is."""
     prefix: str = ""
     """What its name begins with, where there are several kernels."""
+    workstation: bool = False
+    """With DKMS, compiler, headers and the checkout: see `workstation`."""
 
     @property
     def name(self) -> str:
@@ -72,7 +91,26 @@ class Row:
             "PTSCOPE_VM_SMP": str(self.smp),
             "PTSCOPE_VM_LAYOUT": kernel.layout,
             "PTSCOPE_VM_MODULE": self.module,
+            "PTSCOPE_VM_RACE": str(self.race),
         }
+
+
+def race(arch: str, variant: str, seconds: int, prefix: str = "") -> Row:
+    """A race on two CPUs.
+
+    Freed pages are filled with 0xaa: a walker that reads one shows it. Of the architectures only
+    x86 can play two NUMA nodes without the machine's help.
+    """
+    nodes = ("numa=fake=2",) if arch == "amd64" else ()
+    return Row(
+        "race",
+        variant,
+        ("test_race.py", "test_race_check.py"),
+        smp=2,
+        init=("page_poison=1", *nodes),
+        race=seconds,
+        prefix=prefix,
+    )
 
 
 # The longest first: two guests run at a time.
@@ -80,9 +118,10 @@ PLAN: tuple[Row, ...] = (
     Row(MAIN, "pti", ()),
     Row(MAIN, "5-level", ()),
     Row(MAIN, "4-level", ()),
-    # Freed pages are filled with 0xaa: a walker that reads one shows it.
-    Row("race", "5-level", ("test_race.py",), smp=2, init=("page_poison=1",)),
-    Row("race", "4-level-pti", ("test_race.py",), smp=2, init=("page_poison=1",)),
+    race("amd64", "5-level", 30),
+    race("amd64", "4-level-pti", 30),
+    # The same path must not become longer: instructions are counted.
+    Row("icount", "5-level", ("test_speed.py",), icount=True),
     Row(
         "lockdown-before",
         "5-level",
@@ -113,23 +152,86 @@ PLAN: tuple[Row, ...] = (
 )
 
 
+BENCH_KERNELS = ("debian-6.1-amd64", "debian-6.12-amd64")
+"""What `make bench` measures on when not told otherwise."""
+
+
 def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:
     """What `make matrix` boots for a kernel: all of `MAIN` in every variant, and some races."""
     prefix = f"{kernel.name}-"
     rows = [Row(MAIN, variant, (), prefix=prefix) for variant in kernel.levels]
     rows += [
-        Row("race", variant, ("test_race.py",), smp=2, init=("page_poison=1",), prefix=prefix)
-        for variant in MATRIX_RACES.get(kernel.name, ())
+        race(kernel.arch, variant, seconds, prefix)
+        for variant, seconds in MATRIX_RACES.get(kernel.name, {}).items()
+    ]
+    rows += [replace(row, prefix=prefix) for row in KERNEL_ROWS.get(kernel.name, ())]
+    rows += [
+        Row(
+            "dkms",
+            variant,
+            ("test_dkms.py",),
+            smp=2,
+            module="none",
+            init=("vm.module=none",),
+            # Compilers are slow under emulation, and the machine may do other things.
+            seconds=2 * SECONDS,
+            prefix=prefix,
+            workstation=True,
+        )
+        for variant in MATRIX_DKMS.get(kernel.name, ())
     ]
     return tuple(rows)
 
 
-# One for each architecture, on the kernel that frees tables in most ways (per-VMA locks, page-table
-# reclaim by MADV_DONTNEED), and where the locking differs most from it.
-MATRIX_RACES: dict[str, tuple[str, ...]] = {
-    "debian-5.10-amd64": ("4-level-pti",),
-    "debian-6.12-amd64": ("5-level",),
-    "debian-7.2-amd64": ("5-level",),
-    "debian-7.2-arm64": ("lpa2",),
-    "debian-7.2-riscv64": ("sv48",),
+PLANTED = "/lib/ptscope/ptscope-plant.ko"
+# What one kernel alone is asked.
+KERNEL_ROWS: dict[str, tuple[Row, ...]] = {
+    "debian-6.1-amd64": (
+        # Large ones: 4 GiB resident, 10,000 VMAs.
+        Row("programs", "5-level", ("test_programs.py",), memory=6656),
+    ),
+    CHECKING: (
+        Row("checks", "5-level", ("test_ptdump.py", "test_failslab.py")),
+        Row("checks", "4-level-pti", ("test_ptdump.py",)),
+        # A module with faults, so that the silence of the others means something. In this order:
+        # lockdep reports once, and turns itself off when KASAN has reported.
+        Row(
+            "plant",
+            "5-level",
+            ("test_plant.py",),
+            init=(f"vm.module={PLANTED}",),
+            expect_splat=(
+                r"WARNING: possible circular locking dependency detected",
+                r"BUG: sleeping function called from invalid context at \S*plant\.c:",
+                r"BUG: KASAN: slab-use-after-free in use_after_free\S+ \[ptscope\]",
+            ),
+        ),
+        Row(
+            "plant-rcu",
+            "5-level",
+            ("test_plant.py",),
+            init=(f"vm.module={PLANTED}",),
+            expect_splat=(r"WARNING: suspicious RCU usage",),
+        ),
+    ),
+}
+
+
+# Variants and seconds. Long on the kernel that frees tables in most ways (per-VMA locks, page-table
+# reclaim by MADV_DONTNEED) and on the one that checks itself; a short one for each other
+# architecture and page size, and where the locking differs most.
+MATRIX_RACES: dict[str, dict[str, int]] = {
+    "debian-5.10-amd64": {"4-level-pti": 30},
+    "debian-6.12-amd64": {"5-level": 30},
+    "debian-7.2-amd64": {"5-level": 120},
+    "debian-7.2-arm64": {"lpa2": 30},
+    "debian-7.2-arm64-16k": {"lpa2": 30},
+    "debian-7.2-riscv64": {"sv48": 30},
+    CHECKING: {"5-level": 120},
+}
+
+# Compilers need minutes under emulation, so one kernel for each way in which Debian ships headers.
+MATRIX_DKMS: dict[str, tuple[str, ...]] = {
+    "debian-6.1-amd64": ("5-level",),
+    "debian-6.12-amd64": ("4-level",),
 }

@@ -15,6 +15,7 @@ from .arches import ARCHES
 from .base import base
 from .errors import UsageError
 from .overlay import Contents
+from .plan import PLANTED
 from .proc import need, run
 from .qemu import Machine
 
@@ -51,6 +52,8 @@ class Options:
     """Names the log."""
     contents: Contents = field(default_factory=Contents)
     ram_file: Path | None = None
+    icount: bool = False
+    """See `Machine.icount`."""
 
 
 def debian(name: str = kernels.DEFAULT) -> Bootable:
@@ -83,6 +86,9 @@ def contents(bootable: Bootable) -> Contents:
         for name, path in cross.build(kernel).items():
             folder = f"{overlay.PACKAGES}/ptscope" if name == cross.CORE else "tests/guest"
             built[f"{folder}/{name}"] = cpio.file(path, 0o755)
+    if kernel.name == kernels.CHECKING:
+        planted = module.build(fetched, fetched.release, planted=True)
+        built[PLANTED.lstrip("/").replace("lib/", "usr/lib/", 1)] = cpio.file(planted)
     return Contents(
         module=module.build(fetched, fetched.release),
         foreign_module=module.build(fetched, foreign) if foreign else None,
@@ -187,7 +193,7 @@ def machine(bootable: Bootable, options: Options, scratch: Path) -> Machine:
     return Machine(
         arch=arch,
         variant=row,
-        accel=accel.choose(arch, row, bootable.image),
+        accel=accel.COUNTING if options.icount else accel.choose(arch, row, bootable.image),
         kernel=bootable.image,
         kernel_release=bootable.release,
         initrd=Path(name),
@@ -197,4 +203,5 @@ def machine(bootable: Bootable, options: Options, scratch: Path) -> Machine:
         memory=options.memory,
         gigantic=options.gigantic,
         ram_file=options.ram_file,
+        icount=options.icount,
     )

@@ -22,7 +22,7 @@ def need(program: str, package: str) -> str:
     path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if path is None:
         raise SetupError(
-            f"{program} is not installed", f"run: make install (or: apt-get install {package})"
+            f"{program} is not installed", f"run: make packages (or: apt-get install {package})"
         )
     return path
 

@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import accel, junit, kernels, package, paths, prepare, variants
+from . import accel, junit, kernels, package, paths, prepare, variants, workstation
 from .arches import ARCHES
 from .errors import UsageError, VmError
 from .guest import Guest
-from .plan import MAIN, PLAN, Row
+from .plan import MAIN, PLAN, Row, matrix_rows
 from .qemu import Machine
 from .say import say
 from .scratch import scratch_dir
@@ -137,7 +137,7 @@ class Runner:
         problem = ""
         if self._stop.is_set():
             raise Cancelled
-        guest = Guest(machine)
+        guest = Guest(machine, expected=row.expect_splat)
         self._guests.add(guest)
         try:
             with guest:
@@ -292,15 +292,15 @@ def left_out() -> str:
     others = [name for name in kernels.KERNELS if name != kernels.DEFAULT]
     default = kernels.kernel(kernels.DEFAULT)
     variant = {row.variant for row in PLAN if row.scenario == MAIN}
-    rest = [name for name in default.levels if name not in variant]
-    return (
-        f"only {default.name} was run; left to `make matrix`:"
-        f" {', '.join([*others, *(f'{default.name} {name}' for name in rest)])}"
-    )
+    rest = [f"{default.name} {name}" for name in default.levels if name not in variant]
+    scenarios = [row.scenario for row in matrix_rows(default)]
+    ours = {row.scenario for row in PLAN}
+    rest += [f"{default.name} {name}" for name in dict.fromkeys(scenarios) if name not in ours]
+    return f"only {default.name} was run; left to `make matrix`: {', '.join([*others, *rest])}"
 
 
 def machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str, Machine]:
-    """One machine for each row; they differ in their command lines only and share one initrd."""
+    """One machine for each row; those of one user space share an initrd."""
     bootable = prepare.debian(kernel.name)
     scratch.mkdir(exist_ok=True)
     options = prepare.Options(
@@ -309,17 +309,25 @@ def machines(kernel: kernels.Kernel, rows: list[Row], scratch: Path) -> dict[str
         name="test",
         contents=prepare.contents(bootable),
     )
-    shared = prepare.machine(bootable, options, scratch)
-    say(f"{len(rows)} guests with {bootable.release}, on {shared.accel}")
+    shared = {}
+    if not all(row.workstation for row in rows):
+        shared[False] = prepare.machine(bootable, options, scratch)
+    if any(row.workstation for row in rows):
+        shared[True] = workstation.machine(bootable, options, scratch)
+    say(f"{len(rows)} guests with {bootable.release}, on {next(iter(shared.values())).accel}")
     arch = ARCHES[kernel.arch]
     made = {}
     for row in rows:
         variant = variants.variant(row.variant, kernel.arch)
         made[row.name] = replace(
-            shared,
+            shared[row.workstation],
             variant=variant,
-            accel=accel.choose(arch, variant, bootable.image),
+            accel=accel.COUNTING
+            if row.icount
+            else accel.choose(arch, variant, bootable.image),
             smp=row.smp,
+            icount=row.icount,
+            memory=row.memory or kernel.memory,
             append=row.init,
             log=paths.LOGS / f"{row.name}.log",
         )

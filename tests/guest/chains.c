@@ -273,8 +273,9 @@ static const char *check_part(struct stream *stream, const struct part *part,
 	if (index_of(level, table->address) != table->index)
 		return wrong("%s part at %#llx has index %u", level->name, table->address,
 			     table->index);
+	/* the root may be smaller than a page, and then lie anywhere in one */
 	if (table->table_pa % table_bytes(level)
-	    || table->table_pa >> 12 & ~(facts->physical >> 12))
+	    || table->table_pa & ~(facts->physical | ((facts->physical & -facts->physical) - 1)))
 		return wrong("%s table at %#llx is no physical address of a table", level->name,
 			     table->table_pa);
 	if (!stream->points && (!first || !last))

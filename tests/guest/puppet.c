@@ -637,6 +637,36 @@ static void do_open(int argc, char **argv)
 		ok("%d", fd);
 }
 
+/* Reads a file to its end into memory that must be there; nothing else is touched. */
+static void do_slurp(int argc, char **argv)
+{
+	uint64_t v[2], used = 0;
+	ssize_t n = 0;
+	int fd;
+
+	(void)argc;
+	if (!numbers(argv, 2, 2, v))
+		return;
+	fd = open(argv[1], O_RDONLY | O_CLOEXEC);
+	if (fd < 0) {
+		fail_errno("open");
+		return;
+	}
+	while (used < v[1]) {
+		n = read(fd, (char *)v[0] + used, v[1] - used);
+		if (n <= 0)
+			break;
+		used += n;
+	}
+	if (n < 0)
+		fail_errno("read");
+	else if (used == v[1])
+		fail(E2BIG, "slurp: the file is longer");
+	else
+		ok("%lu", (unsigned long)used);
+	close(fd);
+}
+
 static void do_memfd(int argc, char **argv)
 {
 	uint64_t v[2] = { 0, 0 };
@@ -1082,6 +1112,7 @@ static const struct command commands[] = {
 	{ "code", 2, 2, do_code, "ADDR: writes a function that returns" },
 	{ "stack", 1, 2, do_stack, "[BYTES] -> lowest address written" },
 	{ "open", 2, 3, do_open, "PATH [wc] -> FD" },
+	{ "slurp", 4, 4, do_slurp, "PATH ADDR LENGTH -> bytes read" },
 	{ "memfd", 2, 3, do_memfd, "LENGTH [HUGE] -> FD" },
 	{ "truncate", 3, 3, do_truncate, "FD LENGTH" },
 	{ "close", 2, 2, do_close, "FD" },

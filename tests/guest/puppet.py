@@ -137,6 +137,10 @@ class Commands:
         """Open a file; ``mode`` has ``w`` to write and ``c`` to create."""
         return self._number(f"open {path} {mode}")
 
+    def slurp(self, path: str, address: int, length: int) -> int:
+        """Read a file to its end into memory that is there; how many bytes that were."""
+        return self._number(f"slurp {path} {address:#x} {length:#x}")
+
     def fork(self) -> Child:
         """Fork; the child takes the same commands."""
         return Child(self, self._number("fork"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import vmpath  # noqa: F401  what is in scripts/ can be imported
 from hypothesis import settings
 
 # How long an example takes depends on what else the machine does, which proves nothing.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import resource
 import shlex
 import signal
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ptscope.cli import COMMANDS, run
+from ptscope.cli import COMMANDS, cli, run
 from ptscope.cli.numbers import parse_address, parse_target
 from ptscope.errors import UsageError
 
@@ -354,10 +355,49 @@ def test_interrupt_is_quiet() -> None:
         "main.main()\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        # Whoever runs the tests in the background may have had them ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert result.returncode == -signal.SIGINT
     assert result.stderr == ""
+
+
+def test_interrupts_that_a_parent_had_ignored_stay_ignored() -> None:
+    # What `sh` does for `ptscope … &` in a script: Ctrl-C is meant for what runs in front.
+    code = (
+        "import os, signal, sys, ptscope.cli as cli, ptscope.__main__ as main\n"
+        "cli.run = lambda arguments: os.kill(os.getpid(), signal.SIGINT) or 7\n"
+        "main.main()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert result.returncode == 7
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.strip() for line in lines[lines.index("  Examples:") + 1 :]]
+    assert shown
+    assert max(map(len, lines)) <= 80
+    group = cli.make_context("ptscope", ["--help"], resilient_parsing=True)
+    command = cli.get_command(group, name)
+    assert command is not None
+    for line in shown:
+        # The shell's part: where the output goes, and a PID from another command.
+        words = shlex.split(re.sub(r"\$\(.*?\)", "1", line.partition(" > ")[0]))
+        assert words[:2] == ["ptscope", name]
+        # Parsed, not run: an option that is gone raises.
+        command.make_context(name, words[2:], parent=group)
 
 
 def test_doctor_names_what_is_missing() -> None:

@@ -3,10 +3,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import vmpath  # noqa: F401
 from ptscope.decode.layout import available
-from vm import apt, arches, cross, junit, kernels, matrix, module, overlay, plan, variants
+from vm import (
+    apt,
+    arches,
+    cross,
+    fetch,
+    junit,
+    kernels,
+    matrix,
+    module,
+    overlay,
+    plan,
+    testrun,
+    variants,
+    workstation,
+)
 from vm.errors import UsageError
 from vm.junit import Counts
 from vm.testrun import Result
@@ -44,6 +60,46 @@ def test_no_selection_is_everything_and_races_are_some() -> None:
     assert {target.kernel.arch for target in races} == set(arches.ARCHES)
     assert all(target.row.smp == 2 for target in races)
     assert {target.kernel.name for target in races} == set(plan.MATRIX_RACES)
+
+
+def test_dkms_is_tried_where_the_table_says_in_guests_of_their_own() -> None:
+    rows = [target for target in matrix.select([]) if target.row.scenario == "dkms"]
+    assert {target.kernel.name for target in rows} == set(plan.MATRIX_DKMS)
+    assert {"debian-6.1-amd64", "debian-6.12-amd64"} <= set(plan.MATRIX_DKMS)
+    others = [target for target in matrix.select([]) if target not in rows]
+    assert all(target.row.workstation and target.row.module == "none" for target in rows)
+    assert not any(target.row.workstation for target in others)
+    assert "test_dkms.py" in plan.SCENARIO_FILES
+
+
+def test_headers_are_again_as_they_are_when_installed(tmp_path: Path) -> None:
+    kernel, release = kernels.kernel("debian-6.1-amd64"), "6.1.0-57-amd64"
+    fetched = fetch.Fetched(kernel, "6.1.1-1", release, None, tmp_path)
+    own, common = f"linux-headers-{release}", "linux-headers-6.1.0-57-common"
+    include = "include {}/usr/src/linux-headers-6.1.0-57-common/Makefile\n"
+    for name, text in {
+        f"usr/src/{own}/Makefile": include.format(""),
+        f"usr/src/{common}/Makefile": "all:\n",
+        f"usr/src/{common}/include/x.h": "",
+        "usr/src/linux-headers-6.1.0-57-cloud-amd64/Makefile": "",
+        "usr/lib/linux-kbuild-6.1/scripts/mod/modpost": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    modules = tmp_path / "lib/modules" / release
+    modules.mkdir(parents=True)
+    (modules / "build").symlink_to(f"/usr/src/{own}")
+    (modules / "source").symlink_to(f"../../../src/{common}")
+    fetch.relocate_headers(tmp_path, tmp_path)
+    assert include.format(tmp_path) == (tmp_path / f"usr/src/{own}/Makefile").read_text()
+    tree = workstation.headers_tree(fetched)
+    assert tree[f"usr/src/{own}/Makefile"].content() == include.format("").encode()
+    assert tree[f"usr/lib/modules/{release}/build"].content() == f"/usr/src/{own}".encode()
+    assert tree[f"usr/lib/modules/{release}/source"].content() == f"/usr/src/{common}".encode()
+    assert {f"usr/src/{common}/include/x.h", "usr/lib/linux-kbuild-6.1/scripts/mod/modpost"} < set(
+        tree
+    )
+    assert not [name for name in tree if "cloud" in name]
 
 
 @pytest.mark.parametrize(
@@ -109,3 +165,10 @@ def test_warnings_of_a_build_are_found_and_its_remark_is_not() -> None:
         assert module.WARNING.search(line)
     remark = "warning: the compiler differs from the one used to build the kernel"
     assert not module.WARNING.search(remark)
+
+
+def test_what_make_test_leaves_out_is_said() -> None:
+    said = testrun.left_out()
+    assert "debian-6.1-amd64 dkms" in said
+    assert "debian-7.2-riscv64" in said
+    assert "5-level" not in said

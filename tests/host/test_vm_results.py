@@ -15,7 +15,8 @@ from vm.errors import NoResult, TimedOut, UsageError
 from vm.guest import Guest, Job
 from vm.inside import wire
 from vm.junit import Counts
-from vm.plan import MAIN, PLAN, SCENARIO_FILES, Row
+from vm.kernels import KERNELS
+from vm.plan import MAIN, PLAN, SCENARIO_FILES, Row, matrix_rows
 from vm.variants import VARIANTS
 
 GOOD = b"""<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite name="pytest" tests="3">
@@ -107,9 +108,10 @@ def test_rows_have_names_of_their_own_and_real_variants() -> None:
 def test_every_variant_runs_the_main_tests_and_every_scenario_file_has_a_row() -> None:
     main = {row.variant for row in PLAN if row.scenario == MAIN}
     assert {"5-level", "4-level", "pti"} <= main
-    named = {name for row in PLAN for name in row.tests}
+    rows = [*PLAN, *(row for each in KERNELS.values() for row in matrix_rows(each))]
+    named = {name for row in rows for name in row.tests}
     assert named == set(SCENARIO_FILES)
-    for row in PLAN:
+    for row in rows:
         ignored = {part.rpartition("/")[2] for part in row.pytest() if part.startswith("--ignore=")}
         assert ignored == (set() if row.tests else set(SCENARIO_FILES))
 

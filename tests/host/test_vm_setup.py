@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import vmpath
-from vm import accel, apt, arches, fetch, install, kernels, prepare, scratch, store, variants
+from vm import accel, apt, arches, fetch, kernels, packages, prepare, scratch, store, variants
 from vm.errors import SetupError, UsageError, VmError
 from vm.scratch import scratch_dir
 
@@ -258,17 +258,17 @@ def test_two_runs_at_once_make_a_thing_once(tmp_path: Path) -> None:
 
 
 def test_install_says_what_to_do_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "installed", lambda names: set(names) - {"mmdebstrap", "sparse"})
+    monkeypatch.setattr(packages, "installed", lambda names: set(names) - {"mmdebstrap", "sparse"})
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SetupError, match="mmdebstrap sparse") as caught:
-        install.install()
+        packages.install()
     assert caught.value.remedy == "run as root: apt-get install mmdebstrap sparse"
 
 
 def test_install_with_nothing_missing_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "installed", set)
-    monkeypatch.setattr(install, "run", lambda *a, **k: pytest.fail("something was run"))
-    install.install()
+    monkeypatch.setattr(packages, "installed", set)
+    monkeypatch.setattr(packages, "run", lambda *a, **k: pytest.fail("something was run"))
+    packages.install()
 
 
 FIVE, FOUR = variants.VARIANTS["5-level"], variants.VARIANTS["4-level"]

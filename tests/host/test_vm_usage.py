@@ -32,7 +32,7 @@ def made(tmp_path: Path, *words: str, **environment: str) -> list[str]:
         text=True,
         check=False,
     )
-    return (done.stdout.removeprefix("<install>\n") + done.stderr).splitlines()
+    return (done.stdout.removeprefix("<packages>\n") + done.stderr).splitlines()
 
 
 SCRIPT = """for i in 1 2; do echo $i $HOME $(id -u) $$ "a  b" 'c' `d`; done"""

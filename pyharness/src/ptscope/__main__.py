@@ -15,7 +15,9 @@ def main() -> None:
     shell sees what it would see of any other tool.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Python leaves it ignored where it was: a shell does that for what it runs in the background.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     # What Python makes of a descriptor 1 that is closed; printing to it does nothing.
     if sys.stdout is None:
         print("ptscope: cannot write the output: stdout is closed", file=sys.stderr)

@@ -116,7 +116,7 @@ def expected(walk: Walk) -> Expected:
         # mm/pagewalk.c, walk_page_test: such a VMA is one hole to every walker.
         return Expected(soft_dirty=soft_dirty_vma, note="pagemap skips VM_PFNMAP mappings")
     hugetlb = _has(layout, vma.vm_flags, "hugetlb")
-    uffd_wp = bool(last.uffd_wp) and _pagemap_has_uffd_wp(layout.release)
+    uffd_wp = bool(last.uffd_wp) and pagemap_has_uffd_wp(layout.release)
     if last.state in MAPPED:
         return Expected(
             present=True,
@@ -137,7 +137,7 @@ def expected(walk: Walk) -> Expected:
     )
 
 
-def _pagemap_has_uffd_wp(release: str) -> bool:
+def pagemap_has_uffd_wp(release: str) -> bool:
     """Whether pagemap shows write protection by userfaultfd: from 5.14 on (fs/proc/task_mmu.c)."""
     numbers = re.match(r"(\d+)\.(\d+)", release)
     return numbers is None or (int(numbers[1]), int(numbers[2])) >= (5, 14)

@@ -3,11 +3,13 @@
 
 Every error a user can meet names its cause and, where there is one, the remedy. The exit statuses
 are part of the interface: 0 done, 1 a comparison found something, 2 wrong usage, 3 the target
-cannot be walked, 4 not permitted, 5 module or kernel support is missing.
+cannot be walked, 4 not permitted, 5 module or kernel support is missing, and 74 (EX_IOERR) when the
+output cannot be written.
 """
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 EXIT_DONE = 0
@@ -46,6 +48,16 @@ class UsageError(PtscopeError):
     """The command line asks for something that cannot be meant: also a bad address or PID."""
 
     exit_status = 2
+
+
+class BadSnapshot(UsageError):
+    """What should be a snapshot is none, is damaged, or is of a version that we do not know."""
+
+
+class CannotWrite(PtscopeError):
+    """The output cannot be written: a full disk, no such directory, no permission."""
+
+    exit_status = os.EX_IOERR
 
 
 class TargetError(PtscopeError):

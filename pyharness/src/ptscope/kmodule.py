@@ -46,7 +46,7 @@ def vermagic(path: Path) -> str:
 
     Raises NotAModule, OSError.
     """
-    for field in modinfo(_unpacked(path)).split(b"\0"):
+    for field in modinfo(unpacked(path)).split(b"\0"):
         key, _, value = field.partition(b"=")
         if key == b"vermagic":
             return value.decode(errors="replace").strip()
@@ -77,7 +77,8 @@ def modinfo(data: bytes) -> bytes:
     raise NotAModule("no .modinfo section")
 
 
-def _unpacked(path: Path) -> bytes:
+def unpacked(path: Path) -> bytes:
+    """The content of a module file. Raises NotAModule when it cannot be unpacked, OSError."""
     # Few machines have a packed module, and these two take longer to import than all of this.
     import gzip
     import lzma

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -149,39 +149,69 @@ class Walker:
         if self.process is not None:
             vmas = read_maps(self.process.proc)
             self.process.check_unchanged()
-        return [self._interpret(raw, vmas) for raw in raws]
+        who = Who.of(self.process)
+        return [interpret(raw, self.source, self.kernel, who, vmas, Frame.read) for raw in raws]
 
-    def _interpret(self, raw: RawWalk, vmas: Sequence[Vma]) -> Walk:
-        layout = self.source.layout
-        levels: tuple[Step, ...] = ()
-        user_pgd: Step | None = None
-        allowed: Effective | None = None
-        if raw.leaf is not None or layout is None:
-            if raw.leaf is None:
-                raise BadStream(f"the source {self.source.name} gave entries without a layout")
-            mapping = leaf_mapping(raw.address, raw.leaf, raw.vma)
-        else:
-            levels, user_pgd = steps(layout, raw)
-            entries = [step.decoded for step in levels if step.decoded]
-            mapping = mapping_of(layout, raw.address, entries[-1])
-            allowed = effective(layout, entries, None if user_pgd is None else user_pgd.decoded)
-        return Walk(
-            pid=None if self.process is None else self.process.pid,
-            comm=None if self.process is None else self.process.comm,
-            leader_exited=self.process is not None and self.process.leader_exited,
-            address=raw.address,
-            source=self.source.name,
-            kernel=self.kernel,
-            layout=layout,
-            lock=raw.lock,
-            levels=levels,
-            user_pgd=user_pgd,
-            mapping=mapping,
-            effective=allowed,
-            vma=None if raw.vma is None else named(raw.vma, vmas),
-            frame=None if mapping.pfn is None else Frame.read(mapping.pfn),
-            leaf=raw.leaf,
-        )
+
+@dataclass(frozen=True)
+class Who:
+    """Of whom walks are; `pid` and `comm` are None for the kernel half."""
+
+    pid: int | None
+    comm: str | None
+    leader_exited: bool
+
+    @classmethod
+    def of(cls, process: Process | None) -> Who:
+        """A process that was found; None: the kernel half."""
+        if process is None:
+            return cls(None, None, False)
+        return cls(process.pid, process.comm, process.leader_exited)
+
+
+def interpret(
+    raw: RawWalk,
+    source: Source,
+    kernel: str,
+    who: Who,
+    vmas: Sequence[Vma],
+    frame_of: Callable[[int], Frame | None],
+) -> Walk:
+    """What raw entries mean.
+
+    `vmas` give the VMA its name, `frame_of` says what a frame is; `kernel` is the release that the
+    entries are from. Raises BadStream when the entries contradict each other.
+    """
+    layout = source.layout
+    levels: tuple[Step, ...] = ()
+    user_pgd: Step | None = None
+    allowed: Effective | None = None
+    if raw.leaf is not None or layout is None:
+        if raw.leaf is None:
+            raise BadStream(f"the source {source.name} gave entries without a layout")
+        mapping = leaf_mapping(raw.address, raw.leaf, raw.vma)
+    else:
+        levels, user_pgd = steps(layout, raw)
+        entries = [step.decoded for step in levels if step.decoded]
+        mapping = mapping_of(layout, raw.address, entries[-1])
+        allowed = effective(layout, entries, None if user_pgd is None else user_pgd.decoded)
+    return Walk(
+        pid=who.pid,
+        comm=who.comm,
+        leader_exited=who.leader_exited,
+        address=raw.address,
+        source=source.name,
+        kernel=kernel,
+        layout=layout,
+        lock=raw.lock,
+        levels=levels,
+        user_pgd=user_pgd,
+        mapping=mapping,
+        effective=allowed,
+        vma=None if raw.vma is None else named(raw.vma, vmas),
+        frame=None if mapping.pfn is None else frame_of(mapping.pfn),
+        leaf=raw.leaf,
+    )
 
 
 def target_of(pid: Pid) -> Process | None:

@@ -24,17 +24,67 @@ OUTPUT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class Row(NamedTuple):
-    """One subcommand: where its click command is, and its line in `ptscope --help`."""
+    """One subcommand: where its click command is, its line in `ptscope --help`, and examples.
+
+    The examples are arguments as a user types them, shown at the end of its own `--help`.
+    """
 
     where: str
     help: str
+    examples: tuple[str, ...]
 
 
 COMMANDS: dict[str, Row] = {
-    "doctor": Row("ptscope.cli.doctor:doctor", "What works here, what does not, and the remedy."),
-    "layout": Row("ptscope.cli.layout:layout", "The page-table layout of the running kernel."),
-    "decode": Row("ptscope.cli.decode:decode", "Explain one raw entry, offline."),
-    "walk": Row("ptscope.cli.walk:walk", "Walk addresses of a process, from the PGD to the leaf."),
+    "doctor": Row(
+        "ptscope.cli.doctor:doctor",
+        "What works here, what does not, and the remedy.",
+        ("", "--json"),
+    ),
+    "layout": Row(
+        "ptscope.cli.layout:layout",
+        "The page-table layout of the running kernel.",
+        ("", "--name debian-6.12-arm64"),
+    ),
+    "decode": Row(
+        "ptscope.cli.decode:decode",
+        "Explain one raw entry, offline.",
+        ("0x800000014951f867 --level pte", "0x8000000146114867 --level pmd --set c_bit=47 --json"),
+    ),
+    "walk": Row(
+        "ptscope.cli.walk:walk",
+        "Walk addresses of a process, from the PGD to the leaf.",
+        ("1 0x7ffd3a1c2ff8", "self 0x400000 --compare", "kernel 0xffffffff81000000"),
+    ),
+    "map": Row(
+        "ptscope.cli.map:map_",
+        "What a process maps, by VMA, page size and level.",
+        ("1", "$(pidof -s postgres) --csv > postgres.csv"),
+    ),
+    "dump": Row(
+        "ptscope.cli.dump:dump",
+        "Keep all page tables of a process in a file.",
+        ("1 -o init.pts", "1 -o heap.pts --range 0x55d0c8000000+0x1000000"),
+    ),
+    "show": Row(
+        "ptscope.cli.show:show",
+        "What such a file holds, or a walk in it. Offline.",
+        ("init.pts", "init.pts 0x7ffd3a1c2ff8 --json"),
+    ),
+    "diff": Row(
+        "ptscope.cli.diff:diff",
+        "What changed between two such files.",
+        ("before.pts after.pts", "before.pts after.pts --pages"),
+    ),
+    "check": Row(
+        "ptscope.cli.check:check",
+        "Check what must be true of page tables.",
+        ("1 $(pidof postgres)", "--all", "--list", "--from init.pts"),
+    ),
+    "who": Row(
+        "ptscope.cli.who:who",
+        "Which processes map a frame, where and how.",
+        ("0x149513", "1 0x7ffd3a1c2ff8", "0x149513 --kernel --json"),
+    ),
 }
 
 
@@ -53,6 +103,7 @@ class LazyGroup(click.Group):
         module, attribute = row.where.split(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        command.epilog = _examples(cmd_name, row.examples)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -68,7 +119,7 @@ def cli() -> None:
 
     Exit status: 0 done (also for an address that is not mapped), 1 a comparison found
     something, 2 wrong usage, 3 the target cannot be walked, 4 not permitted, 5 module or kernel
-    support missing.
+    support missing, 74 the output cannot be written.
     """
 
 
@@ -123,6 +174,12 @@ def say(cause: str, remedy: str | None) -> None:
     click.echo(f"ptscope: {printable(cause)}", err=True)
     if remedy:
         click.echo(f"  remedy: {printable(remedy)}", err=True)
+
+
+def _examples(name: str, examples: Sequence[str]) -> str:
+    """The end of a command's help; a paragraph that begins with \\b is not wrapped by click."""
+    lines = (f"  ptscope {name} {words}".rstrip() for words in examples)
+    return "\n".join(("\b", "Examples:", *lines))
 
 
 def _missing_part(error: ImportError) -> PtscopeError:

@@ -12,6 +12,7 @@ from ptscope.errors import UsageError
 from ptscope.target.process import Pid
 
 U64_MAX = (1 << 64) - 1
+MOST_FRAME = (1 << 52 - 12) - 1
 
 _HEX = re.compile(r"0[xX][0-9a-fA-F]+")
 _DECIMAL = re.compile(r"[0-9]+", re.ASCII)
@@ -20,6 +21,7 @@ _NEGATIVE = re.compile(r"-(0[xX])?[0-9a-fA-F]+")
 # Python refuses to convert decimal numbers of thousands of digits; none of ours has that many.
 MOST_DIGITS = 100
 RANGE = "0 to 0xffffffffffffffff"
+RANGES = "write START-END, END being the first address after it, or START+LENGTH"
 HOW = "write it in decimal, or in hex with 0x in front"
 
 
@@ -28,9 +30,42 @@ def parse_address(text: str) -> int:
     return _parse(text, "address", f"addresses are {RANGE}")
 
 
+def parse_range(text: str) -> tuple[int, int]:
+    """A range as (first, last) address, both inside it; raises UsageError for all else.
+
+    It is typed as START-END, END being the first address after it as in /proc/PID/maps, or as
+    START+LENGTH.
+    """
+    for sign in "-+":
+        start, found, rest = text.partition(sign)
+        if found and start and rest:
+            first = parse_address(start)
+            last = (first if sign == "+" else 0) + _parse(rest, "length", HOW) - 1
+            if last < first:
+                raise UsageError(f"the range {text} is empty", RANGES)
+            if last > U64_MAX:
+                raise UsageError(f"the range {text} does not fit into 64 bits", RANGES)
+            return first, last
+    raise UsageError(f"{text!r} is no range", RANGES)
+
+
 def parse_entry(text: str) -> int:
     """A raw entry in decimal or 0x hex, from 0 to 2**64-1; raises UsageError for all else."""
     return _parse(text, "entry", f"entries are {RANGE}")
+
+
+def parse_frame(text: str) -> int:
+    """A frame number in decimal or 0x hex; raises UsageError for all else.
+
+    Beyond 52 bits no architecture has physical addresses.
+    """
+    value = _parse(text, "frame number", "frame numbers are physical addresses without the offset")
+    if value > MOST_FRAME:
+        raise UsageError(
+            f"{text} is too large for a frame number",
+            "a frame number is a physical address without its offset in the page",
+        )
+    return value
 
 
 def _parse(text: str, noun: str, values: str) -> int:

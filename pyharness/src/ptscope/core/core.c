@@ -293,6 +293,44 @@ void ptscope_pagemap_split(const __u64 *entries, __u64 count, struct ptscope_pag
 	}
 }
 
+/* Ends the run of frames that goes on; before a gap, and after the last entry. */
+void ptscope_pagemap_sum_end(struct ptscope_page_sums *sums)
+{
+	if (sums->run_length) {
+		int log = 63 - __builtin_clzll(sums->run_length);
+
+		sums->runs[log]++;
+		sums->run_pages[log] += sums->run_length;
+	}
+	sums->run_length = 0;
+}
+
+/* Add consecutive entries; where frames are hidden all are 0, and no run is longer than a page. */
+void ptscope_pagemap_sum(const __u64 *entries, __u64 count, struct ptscope_page_sums *sums)
+{
+	const __u64 payload = (1ULL << 55) - 1;
+
+	for (__u64 i = 0; i < count; i++) {
+		__u64 raw = entries[i], present = raw >> 63;
+
+		sums->present += present;
+		sums->swapped += raw >> 62 & 1;
+		sums->guard += raw >> 58 & 1;
+		if (!present) {
+			ptscope_pagemap_sum_end(sums);
+			continue;
+		}
+		sums->file += raw >> 61 & 1;
+		sums->uffd_wp += raw >> 57 & 1;
+		sums->exclusive += raw >> 56 & 1;
+		sums->soft_dirty += raw >> 55 & 1;
+		if (!sums->run_length || (raw & payload) != sums->run_frame)
+			ptscope_pagemap_sum_end(sums);
+		sums->run_length++;
+		sums->run_frame = (raw & payload) + 1;
+	}
+}
+
 /*
  * The signature of the hypervisor this runs under, 12 characters and a zero
  * byte, from CPUID leaf 0x40000000: "KVMKVMKVM", "TCGTCGTCGTCG", ... Returns 0

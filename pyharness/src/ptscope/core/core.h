@@ -82,6 +82,21 @@ struct ptscope_page {
 	__u8 reserved;
 };
 
+/* Sums over entries of pagemap. */
+struct ptscope_page_sums {
+	__u64 present;
+	__u64 swapped;
+	__u64 file;			/* of present pages, as the next three */
+	__u64 exclusive;
+	__u64 soft_dirty;
+	__u64 uffd_wp;
+	__u64 guard;
+	__u64 run_frame;		/* with which the current run would go on */
+	__u64 run_length;
+	__u64 runs[40];			/* as in ptscope_sums (summary.h) */
+	__u64 run_pages[40];
+};
+
 const char *ptscope_bad_text(int code);
 
 int ptscope_cursor_start(struct ptscope_cursor *cursor, const void *buffer, __u64 length, __u64 sequence, const struct ptscope_limits *limits);
@@ -92,6 +107,9 @@ int ptscope_batch_check(const void *buffer, __u64 length, __u64 sequence, const 
 __s64 ptscope_request_build(void *buffer, __u64 room, __s32 pid, __u32 flags, const struct ptscope_range *ranges, __u32 count);
 
 void ptscope_pagemap_split(const __u64 *entries, __u64 count, struct ptscope_page *pages);
+
+void ptscope_pagemap_sum(const __u64 *entries, __u64 count, struct ptscope_page_sums *sums);
+void ptscope_pagemap_sum_end(struct ptscope_page_sums *sums);
 
 int ptscope_hypervisor(char *signature);
 

@@ -8,6 +8,7 @@ guard 58 (from 6.15), file or shared 61, swapped 62, present 63.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,3 +71,46 @@ def split(data: bytes, hidden: bool) -> list[Page]:
         )
         for page in pages
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class PageSums:
+    """Sums over pages, in pages; runs of consecutive frames by the logarithm of their length."""
+
+    present: int
+    swapped: int
+    file: int
+    exclusive: int
+    soft_dirty: int
+    uffd_wp: int
+    runs: Mapping[int, int]
+    run_pages: Mapping[int, int]
+
+
+class PageSummary:
+    """Sums up entries of pagemap in the order of their addresses."""
+
+    def __init__(self) -> None:
+        self._sums = ffi.new("struct ptscope_page_sums *")
+
+    def add(self, data: bytes) -> None:
+        """Take entries that follow those before."""
+        count = len(data) // PAGEMAP_ENTRY
+        raws = ffi.new("unsigned long long[]", count)
+        ffi.memmove(raws, data, count * PAGEMAP_ENTRY)
+        lib.ptscope_pagemap_sum(raws, count, self._sums)
+
+    def finish(self) -> PageSums:
+        """The sums; a run that goes on ends here."""
+        sums = self._sums
+        lib.ptscope_pagemap_sum_end(sums)
+        return PageSums(
+            present=sums.present,
+            swapped=sums.swapped,
+            file=sums.file,
+            exclusive=sums.exclusive,
+            soft_dirty=sums.soft_dirty,
+            uffd_wp=sums.uffd_wp,
+            runs={log: runs for log, runs in enumerate(sums.runs) if runs},
+            run_pages={log: pages for log, pages in enumerate(sums.run_pages) if pages},
+        )

@@ -8,6 +8,7 @@ from typing import Literal
 
 Lock = Literal["read", "write", "none"]
 EndStatus = Literal["done", "exited", "execed", "unstable"]
+END_STATUSES: tuple[EndStatus, ...] = ("done", "exited", "execed", "unstable")
 
 ENTRY_SIZE = 8  # bytes
 

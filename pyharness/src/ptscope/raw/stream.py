@@ -67,7 +67,7 @@ def parse_batch(data: bytes | bytearray, sequence: int, entries: Mapping[int, in
     cursor = ffi.new("struct ptscope_cursor *")
     bad = lib.ptscope_cursor_start(cursor, words, len(data), sequence, limits)
     if bad:
-        raise _broken(sequence, 0, bad)
+        raise stream_error(sequence, 0, bad)
 
     head: Any = None
     end: End | None = None
@@ -76,14 +76,14 @@ def parse_batch(data: bytes | bytearray, sequence: int, entries: Mapping[int, in
         if kind == lib.PTSCOPE_RECORD_BATCH:
             head = ffi.cast("struct ptscope_batch *", cursor.record)
         elif kind == lib.PTSCOPE_RECORD_VMA:
-            records.append(_vma(ffi.cast("struct ptscope_vma *", cursor.record)))
+            records.append(raw_vma(ffi.cast("struct ptscope_vma *", cursor.record)))
         elif kind == lib.PTSCOPE_RECORD_TABLE:
             records.append(_table(ffi.cast("struct ptscope_table *", cursor.record)))
         else:
             record = ffi.cast("struct ptscope_end *", cursor.record)
             end = End(_ENDS[record.status], record.address)
     if kind < 0:
-        raise _broken(sequence, cursor.offset, kind)
+        raise stream_error(sequence, cursor.offset, kind)
     return Batch(
         sequence=head.sequence,
         lock=_LOCKS[head.lock],
@@ -135,7 +135,7 @@ class BatchChecker:
             ffi.from_buffer(data), len(data), sequence, self._limits, facts
         )
         if bad:
-            raise _broken(sequence, facts.offset, bad)
+            raise stream_error(sequence, facts.offset, bad)
         if facts.end_status:
             self.end = End(_ENDS[facts.end_status], facts.end_address)
         self._sequence += 1
@@ -165,14 +165,21 @@ def limits_of(entries: Mapping[int, int]) -> Any:
     return limits
 
 
-def _broken(sequence: int, offset: int, code: int) -> BadStream:
+def stream_error(sequence: int, offset: int, code: int) -> BadStream:
+    """The error for a batch that breaks the rule that a PTSCOPE_BAD_ code stands for."""
     return BadStream(
         f"the module's stream is broken in batch {sequence} at byte {offset}: {_bad(code)}",
         SAME_VERSION,
     )
 
 
-def _vma(record: Any) -> RawVma:
+def lock_name(number: int) -> Lock:
+    """The name of a lock of ptscope_batch."""
+    return _LOCKS[number]
+
+
+def raw_vma(record: Any) -> RawVma:
+    """A ``struct ptscope_vma``."""
     return RawVma(
         start=record.start,
         end=record.end,

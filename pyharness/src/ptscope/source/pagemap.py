@@ -93,6 +93,21 @@ class PagemapFile:
             "kernel addresses need the module: `ptscope walk kernel ADDR`",
         )
 
+    def read_many(self, page: int, count: int) -> bytes:
+        """The entries of `count` pages from number `page` on, 8 bytes each, as far as there are.
+
+        Raises as `check_alive`.
+        """
+        data = b""
+        while len(data) < count * PAGEMAP_ENTRY:
+            offset = page * PAGEMAP_ENTRY + len(data)
+            more = os.pread(self._fd, count * PAGEMAP_ENTRY - len(data), offset)
+            if not more:
+                self.check_alive()
+                break
+            data += more
+        return data
+
     def check_alive(self) -> None:
         """Raise Exited or ChangedIdentity when the address space that was opened is gone.
 

@@ -51,3 +51,12 @@ def read_stat(directory: Path) -> Stat:
         flags=int(fields[6]),
         mm=tuple(int(fields[number - 3]) for number in MM_FIELDS),
     )
+
+
+def start_ticks(directory: Path) -> int | None:
+    """When the task started, in clock ticks since boot (field 22); None when it is gone."""
+    try:
+        text = (directory / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(text.rpartition(")")[2].split()[22 - 3])

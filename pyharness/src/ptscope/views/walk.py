@@ -66,7 +66,8 @@ def _lines(walk: Walk) -> Iterator[str]:
     yield from labelled("effective", _effective(walk))
     if walk.pid is not None:
         yield from labelled("vma", _vma(walk))
-    if walk.mapping.pfn is not None:
+    # What a frame is used for is known of the machine as it is now, and not in a snapshot.
+    if walk.mapping.pfn is not None and walk.source != "snapshot":
         yield from labelled("frame", _frame(walk))
     yield from labelled("source", _source(walk))
 
@@ -165,9 +166,9 @@ def _source(walk: Walk) -> str:
     if walk.leaf is not None:
         what = "pagemap: leaves only, no lock"
     elif walk.lock == "none":
-        what = f"module, layout {_layout(walk)}, a snapshot: no lock, read twice and equal"
+        what = f"{walk.source}, layout {_layout(walk)}, no lock: a snapshot, read twice and equal"
     else:
-        what = f"module, layout {_layout(walk)}, mmap_lock held for {_LOCKED[walk.lock]}"
+        what = f"{walk.source}, layout {_layout(walk)}, mmap_lock held for {_LOCKED[walk.lock]}"
     return f"{what}; kernel {walk.kernel}"
 
 

@@ -161,6 +161,7 @@ def soft_dirty_mask() -> int:
     return int(rawfiles.layout().get("vm.softdirty", "0"), 16)
 
 
+@pytest.mark.any_kernel
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_pagemap(name: str, target: Commands, swap: None) -> None:
     case = CASES[name]
@@ -468,6 +469,7 @@ def test_protection_key(puppet: Puppet) -> None:
     assert compare.last_entry(command.walk(puppet.pid, address))["pkey"] == key
 
 
+@pytest.mark.any_kernel
 def test_compare_counts_every_entry(puppet: Puppet, swap: None) -> None:
     kinds = (written, read_only_touched, text, swapped, just_unmapped)
     addresses = [make(puppet) for make in kinds]
@@ -539,6 +541,7 @@ def test_a_source_that_lies_is_caught(
     assert compare.differences(differing[1], page, soft_dirty_mask()) != []
 
 
+@pytest.mark.any_kernel
 def test_a_chain_that_is_none_is_refused(puppet: Puppet, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry of another table is not shown as if it belonged to the walk."""
     address = written(puppet)

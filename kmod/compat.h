@@ -8,7 +8,7 @@
 
 #include <linux/mm.h>
 #include <linux/pgtable.h>
-#if __has_include(<linux/pfn_t.h>)
+#ifdef PTSCOPE_HAS_PFN_T
 #include <linux/pfn_t.h>
 #endif
 
@@ -64,7 +64,7 @@ static inline void ptscope_vm_flags_set(struct vm_area_struct *vma, unsigned lon
 #define PTSCOPE_HAS_PMD_PFNMAP
 static inline vm_fault_t ptscope_insert_pfn_pmd(struct vm_fault *vmf, unsigned long pfn, bool write)
 {
-#if __has_include(<linux/pfn_t.h>)
+#ifdef PTSCOPE_HAS_PFN_T
 	return vmf_insert_pfn_pmd(vmf, __pfn_to_pfn_t(pfn, PFN_DEV), write);
 #else
 	return vmf_insert_pfn_pmd(vmf, pfn, write);
@@ -72,7 +72,7 @@ static inline vm_fault_t ptscope_insert_pfn_pmd(struct vm_fault *vmf, unsigned l
 }
 #endif
 
-/* Orders of the page allocator: MAX_ORDER was one more than the largest until 6.4 (23baf831a32c). */
+/* How many orders the page allocator has: until 6.4 that was MAX_ORDER (23baf831a32c). */
 #if defined(NR_PAGE_ORDERS)
 #define PTSCOPE_MAX_ORDERS NR_PAGE_ORDERS
 #elif defined(MAX_PAGE_ORDER)

@@ -9,14 +9,24 @@
  * addresses, 8 bytes each in the order of the pages.  mmap() maps them, in a
  * way chosen by the high bits of the offset (PTSCOPE_MAP_* in ptscope.h).
  *
- * Lifetime: a mapping holds its file and the file owns the pages, so they go
- * when the last descriptor and the last mapping have gone, however their
- * owners end.  Whoever pinned a page meanwhile (those inserted with
- * vm_insert_page() can be) keeps that page alone.
+ * Lifetime: entries made by remap_pfn_range() and vmf_insert_pfn() hold no
+ * reference to their pages, so these must outlive every entry.  A VMA holds its
+ * file from mmap() on, through being split, moved and copied by fork(), and
+ * gives it up only after its entries are gone and the TLBs flushed, also when
+ * mmap() fails half way and when its owner is killed.  The file owns the pages
+ * and gives them back when it is released; nothing takes a page from it
+ * before.  So neither open() nor close() of a VMA has anything to do here.
+ * Whoever pinned a page meanwhile, which is possible with those inserted by
+ * vm_insert_page() alone, keeps that one page.  The file holds the module.
  *
- * Locking: there is none.  mmap() runs under the caller's mmap_lock, and a
- * lock taken there must not be held around a fault; so the pages of a file are
- * published once, complete, and never change until the file is released.
+ * Locking: there is none.  mmap() runs under the caller's mmap_lock, a fault
+ * under that or the VMA's own, and neither may wait for somebody who allocates;
+ * so the pages of a file are published once, complete, and never change until
+ * the file is released.
+ *
+ * Memory: the pages are charged to the cgroup of who asked for them, all open
+ * files together have PTSCOPE_MAP_MAX_BYTES at most, and asking for them never
+ * has somebody killed.
  */
 
 #include <linux/kernel.h>
@@ -35,12 +45,15 @@
 #define KIND_PGSHIFT	(PTSCOPE_MAP_SHIFT - PAGE_SHIFT)
 /* Where pages of one PMD leaf can be had in one piece, they are. */
 #define BLOCK_ORDER	(PMD_SHIFT - PAGE_SHIFT)
+#define BLOCK_PAGES	((unsigned long)PTRS_PER_PTE)
 
 struct map_pages {
+	unsigned long wanted;		/* of them "count" are there: all, once published */
 	unsigned long count;
 	struct page *pages[];
 };
 
+/* What all open files have, and what is being allocated for them. */
 static atomic64_t pages_now;
 
 u64 ptscope_map_pages(void)
@@ -59,55 +72,67 @@ static void free_pages_of(struct map_pages *map)
 		if (!(i % 1024))
 			cond_resched();
 	}
-	atomic64_sub(map->count, &pages_now);
+	atomic64_sub(map->wanted, &pages_now);
 	kvfree(map);
 }
 
-/* One block of pages, each with a life of its own; its order, or -1. */
-static int add_block(struct map_pages *map, unsigned long wanted)
+/*
+ * One page more, or a block of them that lie together, each with a life of its
+ * own.  Blocks begin at multiples of their size, so that also where some could
+ * not be had, an aligned mapping of an aligned part has the others in one piece.
+ */
+static int add_block(struct map_pages *map)
 {
 	const gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
+	unsigned int order = BLOCK_ORDER;
 	struct page *page = NULL;
-	int order = 0;
 	unsigned long i;
 
-	if (wanted - map->count >= 1UL << BLOCK_ORDER && BLOCK_ORDER < PTSCOPE_MAX_ORDERS) {
-		order = BLOCK_ORDER;
+	if (order < PTSCOPE_MAX_ORDERS && IS_ALIGNED(map->count, BLOCK_PAGES) &&
+	    map->wanted - map->count >= BLOCK_PAGES)
 		page = alloc_pages(gfp | __GFP_NORETRY, order);
-	}
-	if (!page) {
+	if (page) {
+		split_page(page, order);
+	} else {
 		order = 0;
 		/* Fails rather than having somebody killed for it. */
-		page = alloc_pages(gfp | __GFP_RETRY_MAYFAIL, order);
+		page = alloc_page(gfp | __GFP_RETRY_MAYFAIL);
 	}
 	if (!page)
-		return -1;
-	if (order)
-		split_page(page, order);
+		return -ENOMEM;
 	for (i = 0; i < 1UL << order; i++)
 		map->pages[map->count++] = page + i;
-	atomic64_add(1L << order, &pages_now);
-	return order;
+	return 0;
 }
 
+/* Sleeps, long for many pages; a fatal signal ends it. */
 static struct map_pages *allocate(unsigned long wanted)
 {
 	struct map_pages *map;
-	int ret = 0;
+	int ret;
 
+	if (atomic64_add_return(wanted, &pages_now) > MAX_PAGES) {
+		ret = -ENOSPC;
+		goto give_up;
+	}
 	map = kvzalloc(struct_size(map, pages, wanted), GFP_KERNEL_ACCOUNT);
-	if (!map)
-		return ERR_PTR(-ENOMEM);
-	while (!ret && map->count < wanted) {
-		if (fatal_signal_pending(current))
-			ret = -EINTR;
-		else if (add_block(map, wanted) < 0)
-			ret = -ENOMEM;
+	if (!map) {
+		ret = -ENOMEM;
+		goto give_up;
+	}
+	map->wanted = wanted;
+	while (map->count < wanted) {
+		ret = fatal_signal_pending(current) ? -EINTR : add_block(map);
+		if (ret) {
+			free_pages_of(map);
+			return ERR_PTR(ret);
+		}
 		cond_resched();
 	}
-	if (!ret)
-		return map;
-	free_pages_of(map);
+	return map;
+
+give_up:
+	atomic64_sub(wanted, &pages_now);
 	return ERR_PTR(ret);
 }
 
@@ -139,8 +164,10 @@ static ssize_t map_write(struct file *file, const char __user *buf, size_t count
 	return count;
 }
 
+/* NULL until a write() succeeded; then all of them, until the file is released. */
 static const struct map_pages *pages_of(const struct file *file)
 {
+	/* Pairs with cmpxchg_release() in map_write(). */
 	return smp_load_acquire(&file->private_data);
 }
 
@@ -180,7 +207,10 @@ static unsigned long first_index(const struct vm_area_struct *vma)
 	return vma->vm_pgoff & ((1UL << KIND_PGSHIFT) - 1);
 }
 
-/* Caller holds the mmap_lock for writing, as mmap() does. */
+/*
+ * Caller holds the mmap_lock for writing, as mmap() does, and the VMA is new
+ * and empty.  Entries made before an error are removed by mmap().
+ */
 static int map_remap(struct vm_area_struct *vma, const struct map_pages *map)
 {
 	unsigned long address = vma->vm_start;
@@ -188,13 +218,13 @@ static int map_remap(struct vm_area_struct *vma, const struct map_pages *map)
 
 	while (address < vma->vm_end) {
 		unsigned long pfn = page_to_pfn(map->pages[index]);
-		unsigned long left = (vma->vm_end - address) >> PAGE_SHIFT;
+		unsigned long most = min((vma->vm_end - address) >> PAGE_SHIFT, BLOCK_PAGES);
 		unsigned long run = 1;
 		int ret;
 
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		while (run < left && page_to_pfn(map->pages[index + run]) == pfn + run)
+		while (run < most && page_to_pfn(map->pages[index + run]) == pfn + run)
 			run++;
 		ret = remap_pfn_range(vma, address, pfn, run << PAGE_SHIFT, vma->vm_page_prot);
 		if (ret)
@@ -206,7 +236,7 @@ static int map_remap(struct vm_area_struct *vma, const struct map_pages *map)
 	return 0;
 }
 
-/* Caller holds the mmap_lock for writing, as mmap() does. */
+/* As map_remap(). */
 static int map_insert(struct vm_area_struct *vma, const struct map_pages *map)
 {
 	unsigned long index = first_index(vma);
@@ -227,8 +257,10 @@ static int map_insert(struct vm_area_struct *vma, const struct map_pages *map)
 }
 
 /*
- * Caller holds the mmap_lock or the VMA's own lock for reading: a fault.  A
- * VMA that was split or moved still says with vm_pgoff which pages it has.
+ * Caller holds the mmap_lock or the VMA's own lock for reading: a fault.  Two
+ * threads may fault on one page: vmf_insert_pfn() takes the lock of the table
+ * and leaves an entry that is there alone.  A VMA that was split or moved still
+ * says with vm_pgoff which pages it has.
  */
 static vm_fault_t map_fault(struct vm_fault *vmf)
 {
@@ -245,7 +277,10 @@ static const struct vm_operations_struct fault_ops = {
 };
 
 #ifdef PTSCOPE_HAS_PMD_PFNMAP
-/* As map_fault(); a whole PMD when VMA, pages and frames are there for it. */
+/*
+ * Locks as map_fault(), and the PMD has no table.  Maps a whole PMD when VMA,
+ * pages and frames are there for it; otherwise map_fault() is called next.
+ */
 static vm_fault_t map_huge_fault(struct vm_fault *vmf, unsigned int order)
 {
 	const struct map_pages *map = pages_of(vmf->vma->vm_file);
@@ -256,12 +291,12 @@ static vm_fault_t map_huge_fault(struct vm_fault *vmf, unsigned int order)
 	    start + PMD_SIZE > vmf->vma->vm_end)
 		return VM_FAULT_FALLBACK;
 	index = first_index(vmf->vma) + ((start - vmf->vma->vm_start) >> PAGE_SHIFT);
-	if (index + (1UL << BLOCK_ORDER) > map->count)
+	if (index + BLOCK_PAGES > map->count)
 		return VM_FAULT_FALLBACK;
 	pfn = page_to_pfn(map->pages[index]);
-	if (!IS_ALIGNED(pfn, 1UL << BLOCK_ORDER))
+	if (!IS_ALIGNED(pfn, BLOCK_PAGES))
 		return VM_FAULT_FALLBACK;
-	for (i = 1; i < 1UL << BLOCK_ORDER; i++)
+	for (i = 1; i < BLOCK_PAGES; i++)
 		if (page_to_pfn(map->pages[index + i]) != pfn + i)
 			return VM_FAULT_FALLBACK;
 	return ptscope_insert_pfn_pmd(vmf, pfn, vmf->flags & FAULT_FLAG_WRITE);
@@ -273,16 +308,28 @@ static const struct vm_operations_struct huge_ops = {
 };
 #endif
 
-/* The caller, mmap(), holds the mmap_lock for writing. */
+/*
+ * The caller, mmap(), holds the mmap_lock for writing, and the file through the
+ * VMA.  VM_DONTEXPAND keeps what was checked here true: a VMA can be split,
+ * shrunk and moved, but never has pages that it did not have at first.
+ */
 static int map_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	const struct map_pages *map = pages_of(file);
 	unsigned long count = (vma->vm_end - vma->vm_start) >> PAGE_SHIFT;
 	unsigned long index = first_index(vma);
+	int ret;
 
+	ret = ptscope_permitted();
+	if (ret)
+		return ret;
 	if (!map)
 		return -ENODATA;
-	/* A private mapping that is written gets frames that nobody knows. */
+	/*
+	 * A private mapping that is written gets frames that nobody knows, and
+	 * vmf_insert_pfn() has a BUG_ON() for it.  is_cow_mapping(), before 5.12
+	 * not for modules.
+	 */
 	if ((vma->vm_flags & (VM_SHARED | VM_MAYWRITE)) == VM_MAYWRITE)
 		return -EINVAL;
 	if (index >= map->count || count > map->count - index)

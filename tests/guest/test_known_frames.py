@@ -24,46 +24,22 @@ import pytest
 import rawfiles
 import witness
 from command import Result
+from known import DEVICE, HAS_HUGE, KIND_SHIFT, KINDS, MAX_BYTES
 from ptscope.decode.entry import Entry, decode
 from ptscope.raw.records import RawTable, RawVma
 from ptscope.source.module import ModuleSource
 from puppet import Child, Commands, Puppet, PuppetError, PuppetSilent
 
-DEVICE = Path("/dev/ptscope-map")
 PAGE = witness.PAGE
 HUGE = witness.HUGE
 BLOCK = witness.ENTRIES
 """Pages of a huge one."""
-KIND_SHIFT = 40
-MAX_BYTES = 1 << 30
 FIRST, COUNT, OWNED = 3, 12, 20
 """Mapped are ``COUNT`` of ``OWNED`` pages, from number ``FIRST`` on."""
 KB = 1024
 MIB = 1 << 20
 
 Eventually = Callable[[Callable[[], bool], str], None]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A way of mapping: what the kernel makes of it."""
-
-    number: int
-    special: bool
-    """The entries are marked as frames behind which no page is looked for."""
-    flag: str
-    at_once: bool
-    """All entries are there when mmap() returns."""
-
-
-KINDS = {
-    "remap": Kind(0, True, "pfnmap", True),
-    "insert": Kind(1, False, "mixedmap", True),
-    "fault": Kind(2, True, "pfnmap", False),
-}
-HUGE_KIND = 3
-HAS_HUGE = witness.release() >= ((7, 0) if witness.MACHINE == "riscv64" else (6, 12))
-"""Since when Kconfig has ARCH_SUPPORTS_PMD_PFNMAP; riscv64 came later."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ class Target:
         """Which tests, and on how many CPUs."""
         if self.row.scenario == MAIN:
             return CHOICES[self.row.without].name
-        return f"{self.row.scenario}, {self.row.smp} CPUs"
+        cpus = f", {self.row.smp} CPUs" if self.row.smp > 1 else ""
+        return f"{self.row.scenario}{cpus}"
 
     def names(self) -> set[str]:
         """What it can be chosen by."""
@@ -219,17 +220,25 @@ def run_matrix(names: list[str], jobs: int) -> int:
             machine = ready.machines[target.row.name]
             return Outcome(target, runner.guest(target.row, machine, target.kernel), ready.release)
 
-        # Downloads and builds of the next kernels go on while guests of the first ones run.
-        with ThreadPoolExecutor(1) as preparer, ThreadPoolExecutor(jobs) as pool:
+        # Downloads and builds of the next kernels go on while guests of the first ones run. A
+        # kernel that is built takes longest and is begun at once, or its guests would wait for it.
+        with (
+            ThreadPoolExecutor(1) as preparer,
+            ThreadPoolExecutor(1) as builder,
+            ThreadPoolExecutor(jobs) as pool,
+        ):
             prepared = {
-                each: preparer.submit(_prepare, kernels.kernel(each), targets, scratch / each)
-                for each in chosen
+                kernel.name: (builder if kernel.built else preparer).submit(
+                    _prepare, kernel, targets, scratch / kernel.name
+                )
+                for kernel in map(kernels.kernel, chosen)
             }
             futures = [pool.submit(run, target) for target in targets]
             try:
                 outcomes = [future.result() for future in futures]
             except BaseException:
                 preparer.shutdown(wait=False, cancel_futures=True)
+                builder.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=False, cancel_futures=True)
                 runner.stop()
                 raise

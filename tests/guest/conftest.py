@@ -20,7 +20,7 @@ from puppet import Commands, Puppet
 
 MARKS = {
     "any_variant": "shows the same in every variant of a kernel: levels and PTI do not matter",
-    "any_kernel": "shows the same on every kernel of every architecture",
+    "any_kernel": "shows the same on every kernel of an architecture",
 }
 """What a guest may leave out when another one of the same run has it; the harness chooses."""
 

@@ -278,6 +278,7 @@ def test_leader_exits_in_the_middle_of_a_dump(large: Puppet) -> None:
     assert last.records[-1].status == "done"
 
 
+@pytest.mark.any_variant
 def test_many_walks_do_not_hold_the_address_space(eventually: Eventually) -> None:
     """mm_users comes back: were it kept, this would eat 192 MiB."""
     size = 16 * MIB

@@ -110,6 +110,7 @@ def test_tables_are_vmpte(furnished: Puppet) -> None:
     assert counted * PAGE == sum(tables["by_level"].values())
 
 
+@pytest.mark.any_variant
 def test_the_huge_zero_page_is_not_resident(puppet: Puppet) -> None:
     address = puppet.map(2 * HUGE, align=HUGE)
     puppet.advise(address, 2 * HUGE, "hugepage")
@@ -128,6 +129,7 @@ def test_the_huge_zero_page_is_not_resident(puppet: Puppet) -> None:
     assert answer["compared"]["vmpte"] == "equal"
 
 
+@pytest.mark.any_variant
 def test_what_could_be_huge(puppet: Puppet) -> None:
     """Aligned ranges with pages; not where madvise forbids it, and not what is huge."""
     address = puppet.map(4 * HUGE, align=HUGE)

@@ -39,6 +39,9 @@ FIRST, COUNT, OWNED = 3, 12, 20
 KB = 1024
 MIB = 1 << 20
 
+# Entries like these are looked at in every variant by test_walk.py.
+pytestmark = pytest.mark.any_variant
+
 Eventually = Callable[[Callable[[], bool], str], None]
 
 
@@ -188,7 +191,6 @@ def test_every_walk_gives_the_frames_reported(name: str, prot: str, puppet: Pupp
         assert witness.smaps(puppet.pid, area.address)["Rss"] == length // KB
 
 
-@pytest.mark.any_variant
 def test_the_same_memory_by_every_kind(puppet: Puppet) -> None:
     """Zeros at first; what is written through one mapping is read through the others."""
     fd = puppet.known(OWNED)
@@ -206,7 +208,6 @@ def test_the_same_memory_by_every_kind(puppet: Puppet) -> None:
     assert puppet.load(areas[-1], 5) == b"child"
 
 
-@pytest.mark.any_variant
 @pytest.mark.parametrize("name", KINDS)
 def test_a_child_has_the_same_frames(name: str, puppet: Puppet) -> None:
     area = mapped(puppet, name, touch=False)
@@ -225,7 +226,6 @@ def test_a_child_has_the_same_frames(name: str, puppet: Puppet) -> None:
     assert physical(child.pid, area.address, COUNT * PAGE) == frames
 
 
-@pytest.mark.any_variant
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_left_of_a_mapping_keeps_its_frames(name: str, puppet: Puppet) -> None:
     """mprotect, munmap and mremap of parts: pgoff says which pages a part has."""
@@ -338,7 +338,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.any_variant
+@pytest.mark.any_kernel
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_mapped(name: str, puppet: Puppet) -> None:
     fd = puppet.known(OWNED)
@@ -349,7 +349,7 @@ def test_what_cannot_be_mapped(name: str, puppet: Puppet) -> None:
     puppet.map(OWNED * PAGE, fd=fd)
 
 
-@pytest.mark.any_variant
+@pytest.mark.any_kernel
 @pytest.mark.parametrize(("text", "error"), [
     (b"", errno.EINVAL),
     (b"many", errno.EINVAL),
@@ -395,14 +395,14 @@ def test_numbers_of_pages_that_are_refused(text: bytes, error: int) -> None:
     assert map_pages() == before
 
 
-@pytest.mark.any_variant
+@pytest.mark.any_kernel
 def test_without_pages_nothing_is_mapped(puppet: Puppet) -> None:
     with pytest.raises(PuppetError) as error:
         puppet.map(PAGE, fd=puppet.open(str(DEVICE), "w"))
     assert error.value.errno == errno.ENODATA
 
 
-@pytest.mark.any_variant
+@pytest.mark.any_kernel
 def test_a_descriptor_handed_on_is_no_privilege() -> None:
     import mmap
 
@@ -433,7 +433,6 @@ def test_a_descriptor_handed_on_is_no_privilege() -> None:
     assert result.out == "open EACCES, write EPERM, read EPERM, mmap EPERM", result.err
 
 
-@pytest.mark.any_variant
 @pytest.mark.parametrize("name", KINDS)
 def test_freed_when_the_last_user_goes(name: str, puppet: Puppet, eventually: Eventually) -> None:
     """Descriptor closed, owner unmapped, child killed: the pages stay until all of it is done."""
@@ -457,7 +456,7 @@ def test_freed_when_the_last_user_goes(name: str, puppet: Puppet, eventually: Ev
                "their memory is free")
 
 
-@pytest.mark.any_variant
+@pytest.mark.any_kernel
 def test_killed_in_the_middle(eventually: Eventually) -> None:
     """While pages are allocated, mapped and touched."""
     before, free = map_pages(), free_kb()
@@ -479,7 +478,7 @@ def test_killed_in_the_middle(eventually: Eventually) -> None:
                "their memory is free")
 
 
-@pytest.mark.any_variant
+@pytest.mark.any_kernel
 @pytest.mark.parametrize("held", ["descriptor", "mapping"])
 def test_module_stays_while_the_device_is_used(held: str, puppet: Puppet) -> None:
     fd = puppet.known(4)
@@ -644,7 +643,7 @@ class Fuzz:
         return seen
 
 
-@pytest.mark.any_variant
+@pytest.mark.any_kernel
 @pytest.mark.parametrize("seed", range(4))
 def test_any_arguments_do_no_harm(seed: int, eventually: Eventually) -> None:
     before, started = map_pages(), time.monotonic()

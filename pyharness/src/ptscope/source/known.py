@@ -33,6 +33,7 @@ KINDS: dict[MapKind, int] = {
 }
 """How pages are mapped, each by the kernel function of ptscope.h."""
 MAX_BYTES: int = lib.PTSCOPE_MAP_MAX_BYTES
+KIND_SHIFT: int = lib.PTSCOPE_MAP_SHIFT
 DEVICE = Path("dev/ptscope-map")
 CLASS = Path("sys/class/misc/ptscope-map")
 ANEW = "load the module of this version: `rmmod ptscope`, then insmod it anew"
@@ -138,7 +139,7 @@ class KnownFrames:
     @staticmethod
     def offset(kind: MapKind, page: int = 0) -> int:
         """What to give to mmap(), in bytes, to map pages from number `page` on in this way."""
-        return (KINDS[kind] << lib.PTSCOPE_MAP_SHIFT) + page * mmap.PAGESIZE
+        return (KINDS[kind] << KIND_SHIFT) + page * mmap.PAGESIZE
 
     def map(
         self,

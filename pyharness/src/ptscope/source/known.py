@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
@@ -95,7 +96,7 @@ class KnownMapping:
         self.area.close()
 
 
-class KnownFrames:
+class KnownFrames(AbstractContextManager["KnownFrames"]):
     """An open file of the device and the pages that it owns."""
 
     def __init__(self, file: RawIOBase, addresses: tuple[int, ...]) -> None:
@@ -178,9 +179,6 @@ class KnownFrames:
     def close(self) -> None:
         """Give up the file; pages that are mapped stay until they are unmapped."""
         self.file.close()
-
-    def __enter__(self) -> KnownFrames:
-        return self
 
     def __exit__(
         self,

@@ -19,7 +19,8 @@ from ptscope.errors import Unsupported
 class Action:
     """What is timed. `place` is a bit mask of the arguments that the address is added to.
 
-    `spin` empty loops are done inside what is timed: tests plant a slowdown by it.
+    `spin` empty loops are done inside what is timed: tests plant a slowdown by it. `rest` is slept
+    before each sample, in ns.
     """
 
     kind: int
@@ -28,6 +29,7 @@ class Action:
     place: int = 0
     inner: int = 0
     spin: int = 0
+    rest: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def _c_action(action: Action) -> Any:
     made.kind, made.call = action.kind, action.call
     for number, argument in enumerate(action.arguments):
         made.arguments[number] = argument & (1 << 64) - 1
-    made.place, made.inner, made.spin = action.place, action.inner, action.spin
+    made.place, made.inner = action.place, action.inner
+    made.spin, made.rest = action.spin, action.rest
     return made
 
 

@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "sample.h"
@@ -279,6 +280,13 @@ run_samples(int clock, act *what, const struct ptscope_action *action, const __u
 		__u64 start, end;
 		__s64 result;
 
+		if (action->rest) {
+			const struct timespec rest = { action->rest / 1000000000,
+						       action->rest % 1000000000 };
+
+			nanosleep(&rest, NULL);
+			take_rusage(&before);
+		}
 		prepare(&prepared, action, addresses[i]);
 		segv_ticks = 0;
 		start = clock_ticks(clock);

@@ -50,6 +50,7 @@ struct ptscope_action {
 	__u32 place;			/* bit i: the address is added to arguments[i] */
 	__u32 spin;			/* empty loops inside what is timed: a planted slowdown */
 	__u64 inner;
+	__u64 rest;			/* ns slept before each sample, outside of what is timed */
 };
 
 struct ptscope_sample {

@@ -27,7 +27,9 @@ from ptscope.bench.looks import Expect, Eyes
 from ptscope.bench.memory import MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, RW
 from ptscope.bench.scenario import Scenario
 from ptscope.bench.stage import NotHere, Stage, Step
-from ptscope.bench.timing import Action, take
+from ptscope.bench.timing import RCU_NS, Action, take
+from ptscope.errors import PtscopeError
+from ptscope.source.known import KnownFrames, MapKind
 from ptscope.source.module import ModuleSource
 
 READ = Action(lib.PTSCOPE_DO_READ)
@@ -159,6 +161,30 @@ def file(flags: int, folder: bool, cached: str, prot: int = RW) -> Step:
         stage.map(flags, prot)
         with contextlib.suppress(OSError):
             memory.advise(stage.base, stage.size, memory.MADV_NOHUGEPAGE)
+
+    return step
+
+
+def known_frames(pages: int) -> KnownFrames:
+    """Pages of the module's device, whose frames it tells. Raises NotHere when there are none."""
+    try:
+        return KnownFrames.allocate(pages)
+    except PtscopeError as error:
+        raise NotHere(error.cause, error.remedy) from None
+
+
+def device(kind: MapKind) -> Step:
+    """A mapping of the module's device: each address has to get the frame that the device said."""
+
+    def step(stage: Stage) -> None:
+        known = known_frames(stage.size // stage.page)
+        stage.closing.callback(known.close)
+        stage.fd = known.file.fileno()
+        stage.map(MAP_SHARED, offset=KnownFrames.offset(kind))
+        stage.frames = {
+            address: known.addresses[(address - stage.base) // stage.page] // stage.page
+            for address in stage.addresses
+        }
 
     return step
 
@@ -529,7 +555,10 @@ FAULTS: tuple[Scenario, ...] = (
     Scenario("uffd-minor", "userfaultfd: maps what a file has", every_page,
           (file(MAP_SHARED, False, "all"), anchored, userfault("minor")), READ, NONE, MAPPED,
           waits=True),
-    Scenario("stack", "the stack grows by a page", every_page, (stack_like,), WRITE, NONE, FRESH),
+    Scenario("device", "a device's page: vmf_insert_pfn()", every_page,
+          (device("fault"), anchored), WRITE, NONE, Expect("leaf", writable=True)),
+    Scenario("stack", "the stack grows by a page", every_page, (stack_like,),
+          replace(WRITE, rest=RCU_NS), NONE, FRESH),
     Scenario("signal-none", "SIGSEGV: PROT_NONE", second_page,
           (anonymous, anchored, written, protected(PROT_NONE)), SIGNAL_READ,
           Expect("protnone"), Expect("protnone", frame="same"), faults=0, result=1),

@@ -16,7 +16,7 @@ from ptscope.bench.remaps import Ground, Remap, release, size_text
 from ptscope.bench.result import Measured, Round, sort_samples
 from ptscope.bench.run import Setting, Tell, interrupts
 from ptscope.bench.stage import NotHere
-from ptscope.bench.timing import Arena, Sample, reap
+from ptscope.bench.timing import RCU_NS, Arena, Sample, reap
 
 MOST_BYTES = 256 << 20
 """Bytes that the samples of a round make ready in all, where that is more than two samples."""
@@ -90,7 +90,7 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
         count = setting.samples
     with ExitStack() as closing:
         skew = setting.geometry.page if scenario.skewed else 0
-        ground = Ground(setting.geometry, size, scenario.content, skew)
+        ground = Ground(setting.geometry, size, scenario.content, skew, scenario.device)
         closing.callback(ground.close)
         if scenario.content != "huge":
             # Also of what the timed call maps by itself.
@@ -123,10 +123,11 @@ def _one_sample(
 ) -> tuple[Sample, str | None, int, int]:
     """One sample, what did not happen, the tables that went, and the interrupts."""
     eyes, own = setting.eyes, os.getpid()
-    action = replace(scenario.action(ground), spin=setting.spin)
+    action = replace(scenario.action(ground), spin=setting.spin, rest=RCU_NS)
     before = eyes.look(own, ground.probes(ground.old))
     there = eyes.look(own, ground.probes(ground.new))
     hits, tables = interrupts(setting.cpu), table_bytes(own)
+    arena.fill([ground.old])
     (sample,) = arena.take(setting.clock.kind, action)
     freed = (tables - table_bytes(own)) // ground.page
     hits = interrupts(setting.cpu) - hits
@@ -151,7 +152,7 @@ def _flaws(
     freed: int,
 ) -> Iterator[str]:
     """What is not as it has to be with one sample."""
-    content = Expect("none" if ground.content == "nothing" else "leaf")
+    content = Expect("leaf" if ground.populated else "none")
     for look in before:
         yield from (f"before: {text}" for text in differences(content, look))
     for look in there:
@@ -170,6 +171,10 @@ def _flaws(
         yield from _fate("half that goes", "none", None, before[kept:], at_old[kept:])
     else:
         yield from _fate("old place", scenario.at_old, scenario.writable, before, at_old)
+    for address, look in zip(ground.probes(ground.old), at_old, strict=True):
+        known = ground.frame(address)
+        if known is not None and look.frame is not None and look.frame != known:
+            yield f"old place: the frame is {look.frame:#x}, not the known {known:#x}"
     if scenario.at_new is not None:
         yield from _fate("new place", scenario.at_new, scenario.writable, before, at_new)
     if scenario.moves is not None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from ptscope._core import lib
 from ptscope.bench import memory
-from ptscope.bench.faults import LOW
+from ptscope.bench.faults import LOW, known_frames
 from ptscope.bench.memory import (
     MREMAP_DONTUNMAP,
     MREMAP_FIXED,
@@ -22,8 +22,9 @@ from ptscope.bench.memory import (
 )
 from ptscope.bench.stage import NotHere
 from ptscope.bench.timing import Action
+from ptscope.source.known import KnownFrames, MapKind
 
-Content = Literal["pages", "nothing", "sparse", "huge"]
+Content = Literal["pages", "nothing", "sparse", "huge", "device"]
 Fate = Literal["same", "none", "fresh", "moved", "half"]
 
 K, M, G = 1 << 10, 1 << 20, 1 << 30
@@ -35,16 +36,18 @@ class Ground:
     """Where one scenario is played: a range at `old`, and a place for it at `new`.
 
     Both lie far from all other mappings, each at the beginning of what a PUD entry maps, `new`
-    `skew` bytes after it. A page in another such range keeps the tables above them.
+    `skew` bytes after it. A page in another such range keeps the tables above them. With `device`
+    it is a mapping of pages whose frames the module tells, made in this way.
     """
 
     geometry: Geometry
     size: int
     content: Content
     skew: int = 0
+    device: MapKind | None = None
     old: int = 0
     new: int = 0
-    mapped: list[tuple[int, int]] = field(default_factory=list)
+    known: KnownFrames | None = None
 
     def __post_init__(self) -> None:
         pud = self.geometry.pud
@@ -54,6 +57,8 @@ class Ground:
         self.old, self.new = start + step, start + 2 * step + self.skew
         if self.new + 2 * step > self.geometry.user_end:
             raise NotHere("the address space is too small")
+        if self.device is not None:
+            self.known = known_frames(self.pages)
         self.anchor = start
         flags = memory.ANON | memory.MAP_FIXED_NOREPLACE
         memory.map_memory(self.page, flags, at=self.anchor)
@@ -78,11 +83,16 @@ class Ground:
     @property
     def populated(self) -> int:
         """How many entries there are."""
-        return 0 if self.content == "nothing" else self.size // self.stride
+        return 0 if self.content in ("nothing", "device") else self.size // self.stride
 
     def make(self) -> None:
         """Have the range at `old` as it has to be, and nothing at `new`."""
         self.clear()
+        if self.device is not None:
+            # The other ways have all entries at once, and that is what is timed.
+            if self.device == "fault":
+                memory.call("mmap", *self.device_call())
+            return
         memory.map_memory(self.size, memory.ANON | memory.MAP_FIXED_NOREPLACE, at=self.old)
         advice = memory.MADV_HUGEPAGE if self.content == "huge" else memory.MADV_NOHUGEPAGE
         try:
@@ -92,6 +102,20 @@ class Ground:
                 raise NotHere("this kernel has no transparent huge pages") from None
         if self.content != "nothing":
             memory.touch(self.old, self.size, self.stride, write=True)
+
+    def device_call(self) -> tuple[int, ...]:
+        """What mmap() is given to map the pages of the device at `old`."""
+        assert self.known is not None
+        assert self.device is not None
+        flags = memory.MAP_SHARED | memory.MAP_FIXED
+        offset = KnownFrames.offset(self.device)
+        return (self.old, self.size, RW, flags, self.known.file.fileno(), offset)
+
+    def frame(self, address: int) -> int | None:
+        """The frame number that a page of the device has to have at `old`; None without a device."""
+        if self.known is None:
+            return None
+        return self.known.addresses[(address - self.old) // self.page] // self.page
 
     def clear(self) -> None:
         """Nothing of it is mapped."""
@@ -103,6 +127,8 @@ class Ground:
         with contextlib.suppress(OSError):
             self.clear()
             memory.unmap(self.anchor, self.page)
+        if self.known is not None:
+            self.known.close()
 
     def probes(self, start: int) -> list[int]:
         """Addresses to look at: the ends, and some between."""
@@ -124,7 +150,8 @@ class Remap:
     `at_old` and `at_new` are what has become of the entries afterwards (`half`: the second half is
     gone), `moves` the level whose entries are moved, so that the tables below it are found under
     the new address. `freed` counts the tables that go, None: that is told, not judged. `faults` are
-    those the kernel counts, None: that depends. `undo` has the range as it was; without it the
+    those the kernel counts, None: that depends. `device`: it is played on known frames, which each
+    entry has to show, mapped in this way. `undo` has the range as it was; without it the
     range is made anew for each sample.
     """
 
@@ -144,6 +171,7 @@ class Remap:
     skewed: bool = False
     undo: Callable[[Ground], None] | None = None
     forks: bool = False
+    device: MapKind | None = None
     since: tuple[int, int] = (0, 0)
 
     def fits(self, size: int, geometry: Geometry) -> bool:
@@ -186,6 +214,14 @@ def _populate(ground: Ground) -> Action:
     return _call(
         "mmap", ground.old, ground.size, RW, flags | memory.MAP_FIXED, (1 << 64) - 1, 0
     )
+
+
+def _map_device(ground: Ground) -> Action:
+    return _call("mmap", *ground.device_call())
+
+
+def _touch(ground: Ground) -> Action:
+    return Action(lib.PTSCOPE_DO_TOUCH, arguments=(ground.page,), inner=ground.pages)
 
 
 def _pmd(geometry: Geometry) -> int:
@@ -243,6 +279,12 @@ REMAPS: tuple[Remap, ...] = (
           faults=lambda ground: None, result=lambda ground: None, undo=_protect_again, forks=True),
     Remap("mlock", "mlock, nothing there", "nothing",
           lambda ground: _call("mlock", ground.old, ground.size), "fresh", faults=_pages),
+    Remap("device-remap", "mmap, remap_pfn_range()", "device", _map_device, "fresh",
+          result=_old, device="remap"),
+    Remap("device-insert", "mmap, vm_insert_page() of the same", "device", _map_device, "fresh",
+          result=_old, device="insert"),
+    Remap("device-fault", "a fault for each: vmf_insert_pfn()", "device", _touch, "fresh",
+          faults=_pages, device="fault"),
     Remap("populate", "mmap, MAP_POPULATE", "nothing", _populate, "fresh", faults=_pages,
           result=_old),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from puppet import Commands, Puppet
 MARKS = {
     "any_variant": "shows the same in every variant of a kernel: levels and PTI do not matter",
     "any_kernel": "shows the same on every kernel of an architecture",
+    "any_machine": "shows the same on every kernel of every architecture",
 }
 """What a guest may leave out when another one of the same run has it; the harness chooses."""
 
@@ -49,6 +50,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marks known."""
     for name, meaning in MARKS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file all tests of which have a mark that is not wanted, without compiling it."""
+    if collection_path.suffix != ".py":
+        return None
+    unwanted = [mark for mark in MARKS if f"not {mark}" in config.option.markexpr]
+    text = collection_path.read_text() if unwanted else ""
+    return any(f"\npytestmark = pytest.mark.{mark}\n" in text for mark in unwanted) or None
 
 
 @pytest.fixture

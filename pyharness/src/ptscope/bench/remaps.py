@@ -112,7 +112,7 @@ class Ground:
         return (self.old, self.size, RW, flags, self.known.file.fileno(), offset)
 
     def frame(self, address: int) -> int | None:
-        """The frame number that a page of the device has to have at `old`; None without a device."""
+        """The frame number a page of the device has to have at `old`; None without one."""
         if self.known is None:
             return None
         return self.known.addresses[(address - self.old) // self.page] // self.page

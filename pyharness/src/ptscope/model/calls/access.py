@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reading and writing memory, and mlock, which does both for the process."""
+
+from __future__ import annotations
+
+from ptscope.model import faults
+from ptscope.model.calls.advice import ENOMEM
+from ptscope.model.state import Space
+
+
+def read(space: Space, address: int, count: int) -> str:
+    """One byte of each of `count` pages; `ok`, or the signal of the first that cannot be read."""
+    return _touch(space, address, count, write=False)
+
+
+def write(space: Space, address: int, count: int) -> str:
+    """The same, written."""
+    return _touch(space, address, count, write=True)
+
+
+def _touch(space: Space, address: int, count: int, write: bool) -> str:
+    for i in range(count):
+        outcome = faults.access(space, address + i * space.geometry.page, write)
+        if outcome != faults.DONE:
+            return outcome
+    return faults.DONE
+
+
+def mlock(space: Space, start: int, end: int) -> int:
+    """The VMA is marked, and every page of it faulted in, for writing where it is private and
+    writable (populate_vma_page_range). Pages that cannot be are an error only of the access."""
+    if not space.covered(start, end):
+        return ENOMEM
+    for vma in space.carve(start, end):
+        vma.flags = vma.flags | {"locked"}
+        space.vmas_changed = True
+    space.merge()
+    page = space.geometry.page
+    at = start
+    while at < end:
+        vma = space.find(at)
+        assert vma is not None
+        if not vma.prot:
+            return ENOMEM
+        write = not vma.shared and "w" in vma.prot
+        found = space.at(at)
+        leaf = found[2] if found else None
+        if getattr(leaf, "page", None) is None or (write and not getattr(leaf, "write", False)):
+            if faults.handle(space, vma, at, write) != faults.DONE:
+                return ENOMEM
+        at += page
+    return 0
+
+
+def munlock(space: Space, start: int, end: int) -> int:
+    """The mark goes; entries stay."""
+    if not space.covered(start, end):
+        return ENOMEM
+    for vma in space.carve(start, end):
+        vma.flags = vma.flags - {"locked"}
+        space.vmas_changed = True
+    space.merge()
+    return 0

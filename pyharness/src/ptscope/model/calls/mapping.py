@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""mmap, munmap, mprotect, mremap: what changes VMAs."""
+
+from __future__ import annotations
+
+from ptscope.model.faults import default_write
+from ptscope.model.kernel import PMD, PTE
+from ptscope.model.state import Leaf, Marker, Object, Space, Swapped, Vma
+
+
+def mmap(
+    space: Space,
+    address: int,
+    length: int,
+    prot: str,
+    file: Object | None = None,
+    pgoff: int = 0,
+    shared: bool = False,
+    flags: frozenset[str] = frozenset(),
+) -> None:
+    """A mapping at a place that is free (MAP_FIXED_NOREPLACE). It has no entry and no table yet."""
+    if file is None:
+        pgoff = address >> space.geometry.shift
+    vma = Vma(address, address + length, prot, file, pgoff, shared, flags)
+    space.insert(vma)
+    space.merge()
+
+
+def munmap(space: Space, start: int, end: int) -> None:
+    """Entries go, and tables that serve no other VMA."""
+    for vma in space.carve(start, end):
+        space.vmas.remove(vma)
+        zap(space, vma, vma.start, vma.end)
+    space.vmas_changed = True
+    space.free_tables(start, end)
+
+
+def zap(space: Space, vma: Vma, start: int, end: int) -> None:
+    """Entries of start to end go (unmap_page_range); a huge page of which a part goes is split."""
+    huge = space.geometry.huge
+    for border in (start, end):
+        index = border >> space.shifts[PMD]
+        if border % huge and isinstance(space.entries[PMD].get(index), Leaf):
+            if vma.object is None or vma.object.level == PTE:
+                space.split_huge(vma, index)
+    for level, index, _ in list(space.leaves(start, end)):
+        space.drop(level, index)
+
+
+def mprotect(space: Space, start: int, end: int, prot: str) -> None:
+    """Every entry gets the permission of its VMA; accessed, dirty and soft-dirty stay.
+
+    A huge page of which a part is concerned is split. Where the VMA cannot just make all entries
+    writable (private memory, where a write may have to copy), those of exclusive pages are made so
+    at once: see `may_write_at_once`.
+    """
+    for vma in space.carve(start, end):
+        if vma.prot == prot:
+            continue
+        vma.prot = prot
+        for level, index, entry in list(space.leaves(vma.start, vma.end)):
+            if isinstance(entry, Leaf):
+                entry.write = default_write(space, vma) or may_write_at_once(
+                    space, vma, level, entry
+                )
+            space.changed.add((level, index))
+    space.vmas_changed = True
+    space.merge()
+
+
+def may_write_at_once(space: Space, vma: Vma, level: int, leaf: Leaf) -> bool:
+    """can_change_pte_writable: whether mprotect to writable saves the entry a fault.
+
+    In 6.0 and 6.1 only PTEs, of pages that are dirty; from 6.2 PMD entries too, and private pages
+    whether dirty or not. Never where soft-dirty or uffd-wp wants to see the write.
+    """
+    if "w" not in vma.prot or leaf.uffd_wp:
+        return False
+    kernel = space.kernel
+    if level > PTE and not kernel.since(6, 2):
+        return False
+    if kernel.soft_dirty and not vma.soft_dirty and not leaf.soft_dirty:
+        return False
+    if vma.shared:
+        return leaf.dirty
+    if leaf.page.kind != "anon" or not leaf.page.exclusive:
+        return False
+    return leaf.dirty or kernel.since(6, 2)
+
+
+def mremap(
+    space: Space, old: int, old_length: int, new_length: int, to: int | None, keep: bool
+) -> None:
+    """Grow or shrink in place (`to` None), or move to `to`, keeping the old VMA with DONTUNMAP.
+
+    Entries move with their bits. On x86 soft-dirty is set in entries that move one by one
+    (move_soft_dirty_pte); where a whole PTE table moves (both places aligned, CONFIG_HAVE_MOVE_PMD)
+    they are not touched, and the table keeps its frame.
+    """
+    if to is None:
+        if new_length < old_length:
+            munmap(space, old + new_length, old + old_length)
+            return
+        vma = space.find(old)
+        assert vma is not None
+        vma.end = old + new_length
+        space.vmas_changed = True
+        space.merge()
+        return
+    if new_length < old_length:
+        munmap(space, old + new_length, old + old_length)
+        old_length = new_length
+    (vma,) = space.carve(old, old + old_length)
+    shift = space.geometry.shift
+    moved = Vma(
+        to,
+        to + new_length,
+        vma.prot,
+        vma.object,
+        # copy_vma: untouched anonymous memory takes on the offset of its new place.
+        vma.pgoff if vma.object is not None or vma.anon_vma else to >> shift,
+        vma.shared,
+        vma.flags,
+        vma.anon_vma,
+        vma.soft_dirty,
+        vma.pkey,
+    )
+    space.insert(moved)
+    move_page_tables(space, vma, moved, old_length)
+    if keep:
+        # From 5.13 (MREMAP_DONTUNMAP, 5.7) the old VMA is as if never touched.
+        vma.anon_vma = False
+        vma.flags = vma.flags - {"locked"}
+    else:
+        space.vmas.remove(vma)
+        space.free_tables(old, old + old_length)
+    space.vmas_changed = True
+    space.merge()
+
+
+def move_page_tables(space: Space, old: Vma, new: Vma, length: int) -> None:
+    """Entries of `length` bytes move from one VMA to the other."""
+    huge, shifts = space.geometry.huge, space.shifts
+    at = 0
+    while at < length:
+        source, target = old.start + at, new.start + at
+        step = min(huge - source % huge, huge - target % huge, length - at)
+        entry = space.entries[PMD].get(source >> shifts[PMD])
+        if entry is None:
+            at += step
+            continue
+        if isinstance(entry, Leaf):
+            if step == huge:
+                _move_huge(space, source, target)
+                at += step
+                continue
+            space.split_huge(old, source >> shifts[PMD])
+        whole = step == huge and target >> shifts[PMD] not in space.entries[PMD]
+        _move_ptes(space, source, target, step, whole)
+        at += step
+
+
+def _move_huge(space: Space, source: int, target: int) -> None:
+    """move_huge_pmd: soft-dirty is set."""
+    shift = space.shifts[PMD]
+    leaf = space.entries[PMD][source >> shift]
+    assert isinstance(leaf, Leaf)
+    leaf.page.mapped += 1  # so that it does not count as free between
+    space.drop(PMD, source >> shift)
+    leaf.soft_dirty = space.kernel.soft_dirty
+    space.put(PMD, target >> shift, leaf)
+    leaf.page.mapped -= 1
+
+
+def _move_ptes(space: Space, source: int, target: int, step: int, whole: bool) -> None:
+    """move_normal_pmd for a whole table, otherwise move_ptes, which needs a table to move to."""
+    shift, huge_shift = space.shifts[PTE], space.shifts[PMD]
+    table = space.entries[PMD][source >> huge_shift]
+    moving = [
+        (index, space.entries[PTE][index]) for index in space.within(PTE, source, source + step)
+    ]
+    if whole:
+        space.drop(PMD, source >> huge_shift)
+        space.put(PMD, target >> huge_shift, table)
+    else:
+        space.ensure(PTE, target >> shift)
+    for index, entry in moving:
+        if isinstance(entry, Leaf):
+            entry.page.mapped += 1
+        space.drop(PTE, index)
+        if not whole and isinstance(entry, (Leaf, Swapped)):
+            entry.soft_dirty = space.kernel.soft_dirty
+        space.put(PTE, index + (target - source >> shift), entry)
+        if isinstance(entry, Leaf):
+            entry.page.mapped -= 1
+        assert not isinstance(entry, Marker) or entry.kind

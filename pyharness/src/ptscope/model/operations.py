@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the puppet may be told: a table of operations, each made from a number.
+
+A step of a sequence is a number. Its low bits choose the operation, the rest is used up by
+`Draws` for everything else that has to be chosen; smaller numbers make simpler steps, which is
+what shrinking goes for. The same number in the same state is always the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ptscope.model.calls import access, advice, mapping, process
+from ptscope.model.kernel import PTE
+from ptscope.model.state import Object, Space, Vma, World
+
+PROTS = ("rw", "r", "", "rwx", "rx")
+PROT_BITS = {"r": 1, "w": 2, "x": 4}
+MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS = 0x1, 0x2, 0x20
+MAP_GROWSDOWN, MAP_NORESERVE, MAP_FIXED_NOREPLACE = 0x100, 0x4000, 0x100000
+MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
+MADV = {
+    "dontneed": 4,
+    "free": 8,
+    "hugepage": 14,
+    "nohugepage": 15,
+    "cold": 20,
+    "pageout": 21,
+    "populate_read": 22,
+    "populate_write": 23,
+    "collapse": 25,
+    "guard_install": 102,
+    "guard_remove": 103,
+}
+MOST_VMAS = 14
+MOST_OBJECTS = 4
+MOST_PAGES = 24
+
+
+def prot_number(prot: str) -> int:
+    """PROT_ bits of letters."""
+    return sum(PROT_BITS[letter] for letter in prot)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where everything takes place: start and end, in bytes; the same on each machine."""
+
+    start: int
+    end: int
+
+
+class Draws:
+    """Choices that are used up from one number."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def below(self, limit: int) -> int:
+        """A number from 0 to limit - 1."""
+        self.left, value = divmod(self.left, limit)
+        return value
+
+    def pick(self, *of: str) -> str:
+        """One of these, the first for the smallest number."""
+        return of[self.below(len(of))]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One step, ready to be taken.
+
+    `command` is for the puppet's process in `slot`. `apply` does it to the model, given what the
+    puppet answered, and gives the outcome that it must have had: 0 or an errno, `ok` or a signal.
+    """
+
+    slot: int
+    text: str
+    command: str
+    apply: Callable[[int], str | int]
+    special: str = ""
+    """`fork`, `exit` and `clear_refs`, which take more than a command."""
+    target: int = 0
+
+
+Maker = Callable[[World, Space, Draws, Arena], Call | None]
+
+
+# ---- places
+
+
+def some_vma(space: Space, draws: Draws) -> Vma | None:
+    """One of the VMAs."""
+    return space.vmas[draws.below(len(space.vmas))] if space.vmas else None
+
+
+def some_range(space: Space, draws: Draws, vma: Vma) -> tuple[int, int]:
+    """A range of pages in a VMA: mostly few, sometimes all to the end, or a huge page."""
+    page, huge = space.geometry.page, space.geometry.huge
+    pages = vma.end - vma.start >> space.geometry.shift
+    how = draws.below(8)
+    if how == 7:
+        first = (vma.start + huge - 1) & -huge
+        if first + huge <= vma.end:
+            return first, first + huge
+    if how == 6:
+        return vma.start, vma.end
+    start = draws.below(min(pages, 64))
+    if pages > 64 and draws.below(2):
+        start = pages - 1 - start
+    count = 1 + draws.below(min(pages - start, 4 if how < 4 else 20))
+    return vma.start + start * page, vma.start + (start + count) * page
+
+
+def free_place(space: Space, draws: Draws, arena: Arena, length: int, align: int) -> int | None:
+    """Where `length` bytes are free."""
+    page = space.geometry.page
+    where = arena.start + draws.below(64) * (arena.end - arena.start >> 6)
+    where += draws.below(4) * page
+    for start in (where & -align, arena.start):
+        at = start
+        while at + length <= arena.end:
+            taken = space.overlapping(at, at + length)
+            if not taken:
+                return at
+            at = taken[-1].end + align - 1 & -align
+    return None
+
+
+# ---- operations
+
+
+def _mmap(
+    space: Space,
+    draws: Draws,
+    arena: Arena,
+    file: Object | None,
+    shared: bool,
+    made: bool = False,
+) -> Call | None:
+    if len(space.vmas) >= MOST_VMAS:
+        return None
+    page, huge = space.geometry.page, space.geometry.huge
+    align = page
+    length = page * (1 + draws.below(MOST_PAGES))
+    if file is None and not shared and draws.below(4) == 3:
+        align, length = (page, huge)[draws.below(2)], huge * (1 + draws.below(2)) + page
+    prot = draws.pick(*PROTS)
+    pgoff = 0
+    if file is not None and not made:
+        pgoff = draws.below(file.pages)
+    place = free_place(space, draws, arena, length, align)
+    if place is None:
+        return None
+    flags = MAP_FIXED_NOREPLACE | (MAP_SHARED if shared else MAP_PRIVATE)
+    fd = -1
+    if file is None or file.fd < 0:
+        flags |= MAP_ANONYMOUS
+    else:
+        fd = file.fd
+    if shared and file is None:
+        file = Object("shared", length // page)
+    kind = "anonymous" if fd < 0 else file.name if file is not None else ""
+
+    def apply(result: int) -> int:
+        if file is not None and file.fd < 0:
+            space.world.objects.append(file)
+        mapping.mmap(space, place, length, prot, file, pgoff, shared)
+        return 0
+
+    offset = pgoff * page
+    return Call(
+        space.slot,
+        f"mmap({place:#x}, {length // page} pages, {prot or 'none'},"
+        f" {'shared' if shared else 'private'} {kind}{f' from page {pgoff}' if pgoff else ''})",
+        f"mmap {place} {length} {prot_number(prot)} {flags} {fd} {offset}",
+        apply,
+    )
+
+
+def mmap_private(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Private anonymous memory, sometimes large enough for huge pages."""
+    return _mmap(space, draws, arena, None, shared=False)
+
+
+def mmap_shared(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Shared anonymous memory."""
+    return _mmap(space, draws, arena, None, shared=True)
+
+
+def mmap_file(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A memfd that is there, private or shared."""
+    files = [file for file in world.objects if file.fd >= 0 and file.level == PTE]
+    if not files:
+        return None
+    shared = draws.below(2) == 1
+    return _mmap(space, draws, arena, files[draws.below(len(files))], shared)
+
+
+def memfd(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A new memfd; only before there are several processes, as all of them have to have it."""
+    if len(world.spaces) > 1 or sum(file.fd >= 0 for file in world.objects) >= MOST_OBJECTS:
+        return None
+    pages = 1 + draws.below(40)
+
+    def apply(result: int) -> int:
+        name = f"memfd{len(world.objects)}"
+        world.objects.append(Object(name, pages, fd=result))
+        return 0
+
+    return Call(
+        space.slot,
+        f"memfd of {pages} pages",
+        f"memfd {pages * space.geometry.page} 0",
+        apply,
+    )
+
+
+def _ranged(
+    name: str,
+    command: Callable[[int, int], str],
+    apply: Callable[[Space, int, int], int],
+    wanted: Callable[[Vma], bool] = lambda vma: True,
+) -> Maker:
+    """An operation on a range in one VMA."""
+
+    def make(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+        vma = some_vma(space, draws)
+        if vma is None or not wanted(vma):
+            return None
+        start, end = some_range(space, draws, vma)
+        pages = end - start >> space.geometry.shift
+        return Call(
+            space.slot,
+            f"{name}({start:#x}, {pages} pages)",
+            command(start, end - start),
+            lambda _: apply(space, start, end),
+        )
+
+    make.__doc__ = apply.__doc__
+    return make
+
+
+def _advice(name: str, apply: Callable[[Space, int, int], int]) -> Maker:
+    return _ranged(
+        f"madvise {name}", lambda start, size: f"madvise {start} {size} {MADV[name]}", apply
+    )
+
+
+def _touch(name: str, apply: Callable[[Space, int, int], str]) -> Maker:
+    def make(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+        vma = some_vma(space, draws)
+        if vma is None:
+            return None
+        start, end = some_range(space, draws, vma)
+        count = min(end - start >> space.geometry.shift, 40)
+        return Call(
+            space.slot,
+            f"{name}({start:#x}, {count} pages)",
+            f"{name} {start} {count}",
+            lambda _: apply(space, start, count),
+        )
+
+    make.__doc__ = apply.__doc__
+    return make
+
+
+def munmap(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A range in one VMA, or everything in a part of the arena."""
+    vma = some_vma(space, draws)
+    if vma is None:
+        return None
+    start, end = some_range(space, draws, vma)
+    if draws.below(4) == 3:
+        start = arena.start + draws.below(8) * (arena.end - arena.start >> 3)
+        end = start + (arena.end - arena.start >> 3) * (1 + draws.below(3))
+        end = min(end, arena.end)
+
+    def apply(result: int) -> int:
+        mapping.munmap(space, start, end)
+        return 0
+
+    pages = end - start >> space.geometry.shift
+    return Call(
+        space.slot, f"munmap({start:#x}, {pages} pages)", f"munmap {start} {end - start}", apply
+    )
+
+
+def mprotect(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Another permission for a range in one VMA."""
+    vma = some_vma(space, draws)
+    if vma is None:
+        return None
+    prot = draws.pick(*PROTS)
+    start, end = some_range(space, draws, vma)
+
+    def apply(result: int) -> int:
+        mapping.mprotect(space, start, end, prot)
+        return 0
+
+    pages = end - start >> space.geometry.shift
+    return Call(
+        space.slot,
+        f"mprotect({start:#x}, {pages} pages, {prot or 'none'})",
+        f"mprotect {start} {end - start} {prot_number(prot)}",
+        apply,
+    )
+
+
+def fork(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A child, when there is a slot for it."""
+    slot = next((slot for slot in (1, 2, 3) if slot not in world.spaces), None)
+    if slot is None:
+        return None
+
+    def apply(result: int) -> int:
+        process.fork(space, slot)
+        return 0
+
+    return Call(space.slot, f"fork() as {slot}", f"fork {slot}", apply, "fork", slot)
+
+
+def exit_(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A process ends, unless it is the last."""
+    if len(world.spaces) < 2:
+        return None
+
+    def apply(result: int) -> int:
+        process.exit_process(space)
+        return 0
+
+    return Call(space.slot, "exit()", "exit", apply, "exit", space.slot)
+
+
+def _populate(write: bool) -> Callable[[Space, int, int], int]:
+    def apply(space: Space, start: int, end: int) -> int:
+        return advice.populate(space, start, end, write)
+
+    apply.__doc__ = advice.populate.__doc__
+    return apply
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A row of the table: how often (a weight), and what makes a step of it."""
+
+    name: str
+    weight: int
+    make: Maker
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("mmap_private", 3, mmap_private),
+    Operation("write", 8, _touch("write", access.write)),
+    Operation("read", 6, _touch("read", access.read)),
+    Operation("munmap", 3, munmap),
+    Operation("mprotect", 5, mprotect),
+    Operation("dontneed", 3, _advice("dontneed", advice.dontneed)),
+    Operation("fork", 2, fork),
+    Operation("exit", 2, exit_),
+    Operation("mmap_shared", 2, mmap_shared),
+    Operation("memfd", 1, memfd),
+    Operation("mmap_file", 3, mmap_file),
+    Operation("populate_read", 1, _advice("populate_read", _populate(False))),
+    Operation("populate_write", 1, _advice("populate_write", _populate(True))),
+    Operation("hugepage", 1, _advice("hugepage", advice.hugepage)),
+    Operation("nohugepage", 1, _advice("nohugepage", advice.nohugepage)),
+)
+
+
+class Table:
+    """Operations with their weights, as a number chooses them."""
+
+    def __init__(self, only: frozenset[str] | None = None) -> None:
+        """`only`: the names of those that may be used; None: all."""
+        self._of = [
+            row
+            for row in OPERATIONS
+            if only is None or row.name in only
+            for _ in range(row.weight)
+        ]
+
+    def make(self, world: World, arena: Arena, number: int) -> Call | None:
+        """The step that a number stands for in this state; None: none is possible."""
+        draws = Draws(number)
+        row = self._of[draws.below(len(self._of))]
+        slots = sorted(world.spaces)
+        space = world.spaces[slots[draws.below(len(slots))]]
+        return row.make(world, space, draws, arena)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Finds out what the model has to know of the running kernel."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+from ptscope.decode.layout import Layout
+from ptscope.model.kernel import PMD, PTE, X86, Geometry, Kernel
+
+THP = Path("/sys/kernel/mm/transparent_hugepage")
+FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
+DEFAULT_FAULT_AROUND = 65536  # mm/memory.c
+
+
+def geometry_of(layout: Layout | None) -> Geometry:
+    """From a layout; without one, that of pages and PMDs with 8-byte entries."""
+    if layout is not None:
+        return Geometry({level.number: level.shift for level in layout.levels})
+    shift = os.sysconf("SC_PAGE_SIZE").bit_length() - 1
+    if shift == X86.shift:
+        return X86
+    return Geometry({PTE: shift, PMD: shift + shift - 3})
+
+
+def probe(layout: Layout | None) -> Kernel:
+    """The running kernel, on this machine. Without a layout (pagemap), what does not show there
+    is taken as usual."""
+    release = platform.release()
+    found = re.match(r"(\d+)\.(\d+)", release)
+    assert found is not None, release
+    version = int(found[1]), int(found[2])
+    page = os.sysconf("SC_PAGE_SIZE")
+    around = int(_text(FAULT_AROUND) or DEFAULT_FAULT_AROUND)
+    x86 = platform.machine() == "x86_64"
+    return Kernel(
+        version=version,
+        arch=platform.machine(),
+        geometry=geometry_of(layout),
+        soft_dirty=x86 if layout is None else "bit.soft_dirty" in layout.facts,
+        uffd_wp=x86 if layout is None else "bit.uffd_wp" in layout.facts,
+        thp=_chosen(_text(THP / "enabled")) or "never",
+        huge_zero=_text(THP / "use_zero_page") == "1",
+        khugepaged=_text(THP / "khugepaged/defrag") == "1",
+        old_prefaulted=platform.machine() == "aarch64",
+        hardware_dirty=x86,
+        table_reclaim=version >= (6, 14),
+        fault_around=max(around // page, 1),
+        swap=len((_text(Path("/proc/swaps")) or "").splitlines()) > 1,
+        nodes=_nodes(),
+    )
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _chosen(text: str | None) -> str | None:
+    """The word in brackets, as files of sysfs mark what is chosen."""
+    found = re.search(r"\[(\w+)\]", text or "")
+    return found[1] if found else None
+
+
+def _nodes() -> int:
+    text = _text(Path("/sys/devices/system/node/has_memory")) or "0"
+    count = 0
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        count += int(last or first) - int(first) + 1
+    return count

@@ -24,10 +24,8 @@ class BuildAll(build_ext):
         root = Path("src") if self.editable_mode or self.inplace else Path(self.build_lib)
         target = root / PUPPET
         target.parent.mkdir(parents=True, exist_ok=True)
-        self.spawn(
-            ["cc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-static"]
-            + ["-o", str(target), f"src/{PUPPET}.c"]
-        )
+        options = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-static"]
+        self.spawn(["cc", *options, "-o", str(target), f"src/{PUPPET}.c"])
 
     def get_outputs(self) -> list[str]:
         """What was built, the program included."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -175,22 +175,21 @@ def _match(
     return None
 
 
-def _match_frame(space: Space, page: Page, decoded: Any, difference: Any) -> Difference | None:
+def _match_frame(
+    space: Space, page: Page, decoded: Any, difference: Callable[[str], Difference]
+) -> Difference | None:
     """A page keeps its frame, and two pages never have the same."""
     frame = page.known_frame()
     if frame is not None:
         if decoded.pfn != frame:
-            made: Difference = difference(f"frame {decoded.pfn:#x}, not {frame:#x}")
-            return made
+            return difference(f"frame {decoded.pfn:#x}, not {frame:#x}")
         return None
     frame = decoded.pfn
     if page.size > 1 and frame % page.size:
-        made = difference(f"frame {frame:#x} is not aligned to {page.size} pages")
-        return made
+        return difference(f"frame {frame:#x} is not aligned to {page.size} pages")
     other = learn(space, page, frame)
     if other is not None:
-        made = difference(f"frame {frame:#x}, which another page has ({other.kind})")
-        return made
+        return difference(f"frame {frame:#x}, which another page has ({other.kind})")
     return None
 
 
@@ -205,20 +204,22 @@ def learn(space: Space, page: Page, frame: int) -> Page | None:
 
 
 def _match_table(
-    space: Space, view: ModuleView, key: Key, table: Table, decoded: Any, difference: Any
+    space: Space,
+    view: ModuleView,
+    key: Key,
+    table: Table,
+    decoded: Any,
+    difference: Callable[[str], Difference],
 ) -> Difference | None:
     """A table keeps its place, is where its entry points to, and is no page of the process."""
     shift = space.shifts[PTE]
     if table.frame is not None and table.frame != decoded.pa >> shift:
-        made: Difference = difference(f"table at frame {decoded.pa >> shift:#x}")
-        return made
+        return difference(f"table at frame {decoded.pa >> shift:#x}")
     home = view.homes.get(key)
     if home is not None and home != decoded.pa:
-        made = difference(f"points to {decoded.pa:#x}, but its table is at {home:#x}")
-        return made
+        return difference(f"points to {decoded.pa:#x}, but its table is at {home:#x}")
     if table.frame is None and decoded.pa >> shift in space.world.frames:
-        made = difference(f"table at {decoded.pa:#x}, which is a page of the process")
-        return made
+        return difference(f"table at {decoded.pa:#x}, which is a page of the process")
     table.frame = decoded.pa >> shift
     return None
 
@@ -275,7 +276,7 @@ def _match_word(space: Space, address: int, word: int) -> Difference | None:
             want = PM_SWAP | (PM_UFFD_WP if entry.uffd_wp else 0)
         else:
             kind = getattr(entry, "kind", "")
-            want = PM_GUARD if kind == "guard" else PM_SWAP | PM_UFFD_WP
+            want = PM_SWAP | (0 if kind == "guard" else PM_UFFD_WP)
     care = PM_PRESENT | PM_SWAP | PM_UFFD_WP
     vma = space.find(address)
     if page is not None and vma is not None and not vma.soft_dirty:

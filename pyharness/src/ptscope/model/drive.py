@@ -147,6 +147,10 @@ class Puppet:
         os.write(self._to[slot], b"exit\n")
         return self.command(0, f"reap {pid}").result
 
+    def clear_refs(self, slot: int, what: str) -> None:
+        """Write to /proc/PID/clear_refs of the process of a slot."""
+        Path(f"/proc/{self.pids[slot]}/clear_refs").write_text(what)
+
     def end_all(self) -> None:
         """End all processes but the stage."""
         for slot in list(self.pids):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What an access of memory does: the hardware's part, and the kernel's page fault.
 
-`access` is what a process does; `handle` is handle_mm_fault of mm/memory.c, which mlock, MADV_POPULATE
-and others call too. Functions are named like those of the kernel.
+`access` is what a process does; `handle` is handle_mm_fault of mm/memory.c, which mlock and
+MADV_POPULATE call too. Functions are named like those of the kernel.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def expand_stack(space: Space, address: int) -> Vma | None:
     """
     page = address & -space.geometry.page
     above = next((vma for vma in space.vmas if vma.start > address), None)
-    if above is None or "growsdown" not in above.flags or not above.prot:
+    if above is None or "growsdown" not in above.flags:
         return None
     gap = 256 * space.geometry.page
     below = [vma for vma in space.vmas if vma.end <= address and vma.prot]
@@ -88,6 +88,8 @@ def handle(space: Space, vma: Vma, address: int, write: bool) -> str:
         if outcome is not None:
             return outcome
     elif isinstance(entry, Leaf):
+        if write and entry.uffd_wp and "uffd_wp" in vma.flags:
+            return SIGBUS
         if write and not entry.write and not do_huge_pmd_wp_page(space, vma, index, entry):
             return handle(space, vma, address, write)
         return DONE
@@ -170,6 +172,25 @@ def _map_fresh_huge(space: Space, vma: Vma, index: int) -> None:
         pkey=vma.pkey,
     )
     space.put(PMD, index, leaf)
+
+
+def gup(space: Space, vma: Vma, address: int, write: bool) -> str:
+    """A page is faulted in for the process by the kernel (get_user_pages with FOLL_TOUCH).
+
+    Nothing is set in PTEs that already permit the access. A PMD entry is made young and, for a
+    write, dirty (touch_pmd); on x86 the first alone does not reach the entry
+    (pmdp_set_access_flags).
+    """
+    found = space.at(address)
+    if found is not None and isinstance(found[2], Leaf) and (not write or found[2].write):
+        level, index, leaf = found
+        if level == PMD and vma.object is None and (write or space.kernel.arch != "x86_64"):
+            leaf.accessed = True
+            if write:
+                leaf.dirty, leaf.soft_dirty = True, space.kernel.soft_dirty
+            space.changed.add((level, index))
+        return DONE
+    return handle(space, vma, address, write)
 
 
 def do_huge_pmd_wp_page(space: Space, vma: Vma, index: int, leaf: Leaf) -> bool:
@@ -289,14 +310,13 @@ def do_fault(
     index = address >> space.shifts[PTE]
     number = vma.page_of(address, space.geometry.shift)
     page_start = address & -space.geometry.page
-    if number >= vma.object.pages:
-        # The table may have been allocated before the file was found too short.
-        space.ensure(PTE, index)
-        return SIGBUS
     if not write:
+        # Before it is known whether the file is long enough for the page itself.
         do_fault_around(space, vma, address)
         if isinstance(space.entries[PTE].get(index), Leaf):
             return DONE
+    if number >= vma.object.pages:
+        return SIGBUS
     page = cached(space, vma.object, number)
     if write and not vma.shared:
         vma.anon_vma = True
@@ -335,18 +355,19 @@ def default_write(space: Space, vma: Vma) -> bool:
 def do_fault_around(space: Space, vma: Vma, address: int) -> None:
     """A read also maps the neighbours that the page cache has (filemap_map_pages).
 
-    They lie within fault_around_bytes, the VMA, the object and the PTE table. The window is aligned;
-    up to 6.3 one that the start of the VMA cuts off is as long as others, and so ends later.
-    Neighbours may be left out when they are locked, or not up to date.
+    They lie within fault_around_bytes, the VMA, the object and the PTE table. The window begins at
+    an aligned page; one that the start of the VMA cuts off is as long as others, and so ends later
+    (the model first had it end where an aligned one does). Neighbours may be left out when they are
+    locked, or not up to date. It takes place before it is known whether the object has the page
+    itself, so that a read that ends with SIGBUS maps neighbours too (the model first had it not).
     """
     around = space.kernel.fault_around
     if around <= 1 or vma.object is None or vma.flags & {"uffd_minor", "uffd_wp"}:
         return
     shift = space.geometry.shift
     at = address >> shift
-    aligned = at & -around
-    first = max(aligned, vma.start >> shift)
-    last = (aligned if space.kernel.since(6, 4) else first) + around
+    first = max(at & -around, vma.start >> shift)
+    last = first + around
     table = at | space.geometry.per_huge - 1
     last = min(last, table + 1, vma.end >> shift)
     first = max(first, at & -space.geometry.per_huge)

@@ -70,6 +70,11 @@ class Kernel:
     """NUMA nodes with memory."""
     pkeys: bool = False
     """Protection keys can be used."""
+    hugetlb: bool = False
+    """There are free hugetlb pages of the size that PMDs map, enough for what is done here."""
+
+    exact: bool = True
+    """Entries themselves are seen, and the flags of VMAs (not so through pagemap)."""
 
     def since(self, major: int, minor: int) -> bool:
         """Whether this is that version, or a later one."""

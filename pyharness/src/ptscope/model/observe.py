@@ -206,7 +206,7 @@ class ModuleView:
             want = page.known_frame()
             frame = entry.pfn
             if level > PTE:
-                frame += (address >> self._shifts[PTE]) & ((1 << huge_shift - self._shifts[PTE]) - 1)
+                frame += address % (1 << self._shifts[level]) >> self._shifts[PTE]
             out |= {"same": want is None or frame == want, "fresh": want is None or frame != want}
         for yes, no, bit in (
             ("accessed", "old", IS_ACCESSED),
@@ -273,11 +273,12 @@ class PagemapView:
                 first = vma.start >> shift
                 data = os.pread(file.fileno(), 8 * (vma.end - vma.start >> shift), 8 * first)
                 words[first] = data
-        now: dict[int, int] = {}
-        for first, data in words.items():
-            for index, word in enumerate(memoryview(data).cast("Q"), first):
-                if word & ~PM_SOFT_DIRTY:
-                    now[index] = word
+        now = {
+            index: word
+            for first, data in words.items()
+            for index, word in enumerate(memoryview(data).cast("Q"), first)
+            if word & ~PM_SOFT_DIRTY
+        }
         for index in differing(self.raws[PTE], now):
             changed.add((PTE, index))
         self.raws[PTE] = now

@@ -8,17 +8,22 @@ what shrinking goes for. The same number in the same state is always the same st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ptscope.model.calls import access, advice, mapping, process
-from ptscope.model.kernel import PTE
+from ptscope.model.calls import access, advice, mapping, process, soft_dirty, uffd
+from ptscope.model.kernel import PMD, PTE
 from ptscope.model.state import Object, Space, Vma, World
 
 PROTS = ("rw", "r", "", "rwx", "rx")
 PROT_BITS = {"r": 1, "w": 2, "x": 4}
 MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS = 0x1, 0x2, 0x20
 MAP_GROWSDOWN, MAP_NORESERVE, MAP_FIXED_NOREPLACE = 0x100, 0x4000, 0x100000
+MAP_HUGETLB, MAP_HUGE_SHIFT = 0x40000, 26
+# include/uapi/linux/userfaultfd.h: PAGEFAULT_FLAG_WP and SIGBUS. The descriptor is always this one.
+UFFD_FEATURES = 1 << 0 | 1 << 7
+UFFD_MODES = {"uffd_missing": 1, "uffd_wp": 2, "uffd_minor": 4}
+UFFD_FD = 100
 MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
 MADV = {
     "dontneed": 4,
@@ -33,6 +38,7 @@ MADV = {
     "guard_install": 102,
     "guard_remove": 103,
 }
+GUARD = (6, 13)
 MOST_VMAS = 14
 MOST_OBJECTS = 4
 MOST_PAGES = 24
@@ -52,14 +58,16 @@ class Arena:
 
 
 class Draws:
-    """Choices that are used up from one number."""
+    """Choices that are used up from one number. `made` has them: limit and value of each."""
 
     def __init__(self, number: int) -> None:
         self.left = number
+        self.made: list[tuple[int, int]] = []
 
     def below(self, limit: int) -> int:
         """A number from 0 to limit - 1."""
         self.left, value = divmod(self.left, limit)
+        self.made.append((limit, value))
         return value
 
     def pick(self, *of: str) -> str:
@@ -71,17 +79,27 @@ class Draws:
 class Call:
     """One step, ready to be taken.
 
-    `command` is for the puppet's process in `slot`. `apply` does it to the model, given what the
-    puppet answered, and gives the outcome that it must have had: 0 or an errno, `ok` or a signal.
+    `command` is for the puppet's process in `slot`. `apply` does it to the model, given the result
+    and the errno that the puppet answered, and gives the outcome that it must have had: 0 or an
+    errno, `ok` or a signal. `before` are commands that must succeed and change no memory.
     """
 
     slot: int
     text: str
     command: str
-    apply: Callable[[int], str | int]
+    apply: Callable[[int, int], str | int]
+    before: tuple[str, ...] = ()
     special: str = ""
     """`fork`, `exit` and `clear_refs`, which take more than a command."""
     target: int = 0
+
+
+def number_of(draws: Sequence[tuple[int, int]]) -> int:
+    """The number that gives these choices."""
+    number = 0
+    for limit, value in reversed(draws):
+        number = number * limit + value
+    return number
 
 
 Maker = Callable[[World, Space, Draws, Arena], Call | None]
@@ -95,10 +113,18 @@ def some_vma(space: Space, draws: Draws) -> Vma | None:
     return space.vmas[draws.below(len(space.vmas))] if space.vmas else None
 
 
+def hugetlb(vma: Vma) -> bool:
+    """Whether its pages are those of hugetlbfs."""
+    return vma.object is not None and vma.object.level > PTE
+
+
 def some_range(space: Space, draws: Draws, vma: Vma) -> tuple[int, int]:
     """A range of pages in a VMA: mostly few, sometimes all to the end, or a huge page."""
     page, huge = space.geometry.page, space.geometry.huge
-    pages = vma.end - vma.start >> space.geometry.shift
+    if hugetlb(vma):
+        assert vma.object is not None
+        page = 1 << space.shifts[vma.object.level]
+    pages = (vma.end - vma.start) // page
     how = draws.below(8)
     if how == 7:
         first = (vma.start + huge - 1) & -huge
@@ -163,7 +189,7 @@ def _mmap(
         file = Object("shared", length // page)
     kind = "anonymous" if fd < 0 else file.name if file is not None else ""
 
-    def apply(result: int) -> int:
+    def apply(result: int, errno: int) -> int:
         if file is not None and file.fd < 0:
             space.world.objects.append(file)
         mapping.mmap(space, place, length, prot, file, pgoff, shared)
@@ -204,7 +230,7 @@ def memfd(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None
         return None
     pages = 1 + draws.below(40)
 
-    def apply(result: int) -> int:
+    def apply(result: int, errno: int) -> int:
         name = f"memfd{len(world.objects)}"
         world.objects.append(Object(name, pages, fd=result))
         return 0
@@ -217,35 +243,52 @@ def memfd(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None
     )
 
 
+def _any(vma: Vma) -> bool:
+    return True
+
+
+def _small(vma: Vma) -> bool:
+    return not hugetlb(vma)
+
+
+def _private(vma: Vma) -> bool:
+    return vma.object is None
+
+
 def _ranged(
     name: str,
-    command: Callable[[int, int], str],
+    command: str,
     apply: Callable[[Space, int, int], int],
-    wanted: Callable[[Vma], bool] = lambda vma: True,
+    wanted: Callable[[Vma], bool] = _any,
+    since: tuple[int, int] = (0, 0),
+    advice: int | None = None,
 ) -> Maker:
     """An operation on a range in one VMA."""
 
     def make(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
         vma = some_vma(space, draws)
-        if vma is None or not wanted(vma):
+        if vma is None or not wanted(vma) or not world.kernel.since(*since):
             return None
         start, end = some_range(space, draws, vma)
         pages = end - start >> space.geometry.shift
         return Call(
             space.slot,
             f"{name}({start:#x}, {pages} pages)",
-            command(start, end - start),
-            lambda _: apply(space, start, end),
+            f"{command} {start} {end - start} {advice or 0}",
+            lambda result, errno: apply(space, start, end),
         )
 
     make.__doc__ = apply.__doc__
     return make
 
 
-def _advice(name: str, apply: Callable[[Space, int, int], int]) -> Maker:
-    return _ranged(
-        f"madvise {name}", lambda start, size: f"madvise {start} {size} {MADV[name]}", apply
-    )
+def _advice(
+    name: str,
+    apply: Callable[[Space, int, int], int],
+    wanted: Callable[[Vma], bool] = _any,
+    since: tuple[int, int] = (0, 0),
+) -> Maker:
+    return _ranged(f"madvise {name}", "madvise", apply, wanted, since, MADV[name])
 
 
 def _touch(name: str, apply: Callable[[Space, int, int], str]) -> Maker:
@@ -254,12 +297,12 @@ def _touch(name: str, apply: Callable[[Space, int, int], str]) -> Maker:
         if vma is None:
             return None
         start, end = some_range(space, draws, vma)
-        count = min(end - start >> space.geometry.shift, 40)
+        count = min(end - start >> space.geometry.shift, 1 if hugetlb(vma) else 40)
         return Call(
             space.slot,
             f"{name}({start:#x}, {count} pages)",
             f"{name} {start} {count}",
-            lambda _: apply(space, start, count),
+            lambda result, errno: apply(space, start, count),
         )
 
     make.__doc__ = apply.__doc__
@@ -277,7 +320,7 @@ def munmap(world: World, space: Space, draws: Draws, arena: Arena) -> Call | Non
         end = start + (arena.end - arena.start >> 3) * (1 + draws.below(3))
         end = min(end, arena.end)
 
-    def apply(result: int) -> int:
+    def apply(result: int, errno: int) -> int:
         mapping.munmap(space, start, end)
         return 0
 
@@ -295,7 +338,7 @@ def mprotect(world: World, space: Space, draws: Draws, arena: Arena) -> Call | N
     prot = draws.pick(*PROTS)
     start, end = some_range(space, draws, vma)
 
-    def apply(result: int) -> int:
+    def apply(result: int, errno: int) -> int:
         mapping.mprotect(space, start, end, prot)
         return 0
 
@@ -314,11 +357,11 @@ def fork(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
     if slot is None:
         return None
 
-    def apply(result: int) -> int:
+    def apply(result: int, errno: int) -> int:
         process.fork(space, slot)
         return 0
 
-    return Call(space.slot, f"fork() as {slot}", f"fork {slot}", apply, "fork", slot)
+    return Call(space.slot, f"fork() as {slot}", f"fork {slot}", apply, special="fork", target=slot)
 
 
 def exit_(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
@@ -326,11 +369,11 @@ def exit_(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None
     if len(world.spaces) < 2:
         return None
 
-    def apply(result: int) -> int:
+    def apply(result: int, errno: int) -> int:
         process.exit_process(space)
         return 0
 
-    return Call(space.slot, "exit()", "exit", apply, "exit", space.slot)
+    return Call(space.slot, "exit()", "exit", apply, special="exit")
 
 
 def _populate(write: bool) -> Callable[[Space, int, int], int]:
@@ -339,6 +382,205 @@ def _populate(write: bool) -> Callable[[Space, int, int], int]:
 
     apply.__doc__ = advice.populate.__doc__
     return apply
+
+
+def mmap_stack(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Private memory that grows down when it is touched below its start."""
+    page = space.geometry.page
+    gap = 300 * page
+    if len(space.vmas) >= MOST_VMAS or any("growsdown" in vma.flags for vma in space.vmas):
+        return None
+    place = free_place(space, draws, arena, gap + 2 * page, page)
+    if place is None:
+        return None
+    start = place + gap
+    flags = MAP_FIXED_NOREPLACE | MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN
+
+    def apply(result: int, errno: int) -> int:
+        mapping.mmap(space, start, 2 * page, "rw", flags=frozenset({"growsdown"}))
+        return 0
+
+    return Call(
+        space.slot,
+        f"mmap({start:#x}, 2 pages, rw, growing down)",
+        f"mmap {start} {2 * page} 3 {flags} -1 0",
+        apply,
+    )
+
+
+def grow(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A touch below such memory, within 8 pages."""
+    vma = next((vma for vma in space.vmas if "growsdown" in vma.flags), None)
+    if vma is None:
+        return None
+    address = vma.start - space.geometry.page * (1 + draws.below(8))
+    writes = draws.below(2) == 0
+    if space.find(address) is not None:
+        return None
+    return Call(
+        space.slot,
+        f"{'write' if writes else 'read'}({address:#x}, 1 pages)",
+        f"{'write' if writes else 'read'} {address} 1",
+        lambda result, errno: (access.write if writes else access.read)(space, address, 1),
+    )
+
+
+def mmap_hugetlb(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """hugetlb memory of the size of a PMD, private or shared, one or two pages."""
+    if not world.kernel.hugetlb or len(space.vmas) >= MOST_VMAS:
+        return None
+    if sum(hugetlb(vma) for each in world.spaces.values() for vma in each.vmas) >= 3:
+        return None
+    huge = space.geometry.huge
+    length = huge * (1 + draws.below(2))
+    shared = draws.below(2) == 1
+    prot = draws.pick("rw", "r")
+    place = free_place(space, draws, arena, length, huge)
+    if place is None:
+        return None
+    flags = MAP_FIXED_NOREPLACE | MAP_ANONYMOUS | MAP_HUGETLB
+    flags |= space.shifts[PMD] << MAP_HUGE_SHIFT | (MAP_SHARED if shared else MAP_PRIVATE)
+    file = Object("hugetlb", length >> space.geometry.shift, PMD)
+
+    def apply(result: int, errno: int) -> int:
+        world.objects.append(file)
+        mapping.mmap(space, place, length, prot, file, 0, shared)
+        return 0
+
+    return Call(
+        space.slot,
+        f"mmap({place:#x}, {length // huge} huge pages, {prot},"
+        f" {'shared' if shared else 'private'} hugetlb)",
+        f"mmap {place} {length} {prot_number(prot)} {flags} -1 0",
+        apply,
+    )
+
+
+def mremap(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Grow, shrink or move a range of one VMA, or move it with DONTUNMAP."""
+    vma = some_vma(space, draws)
+    if vma is None or hugetlb(vma) or vma.flags & {"locked", "growsdown", *process.UFFD}:
+        return None
+    page = space.geometry.page
+    start, end = some_range(space, draws, vma)
+    how = draws.pick("move", "keep", "shrink", "grow")
+    length, to = end - start, None
+    new, flags = length, 0
+    if how == "shrink":
+        if length == page:
+            return None
+        new = page * (1 + draws.below(length // page - 1))
+    elif how == "grow":
+        start, end = vma.start, vma.end
+        length = end - start
+        new = length + page * (1 + draws.below(8))
+        if start + new > arena.end or space.overlapping(end, start + new):
+            return None
+    else:
+        flags = MREMAP_MAYMOVE | MREMAP_FIXED
+        if how == "keep":
+            if len(space.vmas) >= MOST_VMAS:
+                return None
+            flags |= MREMAP_DONTUNMAP
+        # At the same place in its huge page, or not.
+        align = space.geometry.huge if draws.below(2) else page
+        to = free_place(space, draws, arena, length + align, align)
+        if to is None:
+            return None
+        to += start % align
+
+    def apply(result: int, errno: int) -> int:
+        mapping.mremap(space, start, length, new, to, how == "keep")
+        return 0
+
+    where = "" if to is None else f" to {to:#x}"
+    return Call(
+        space.slot,
+        f"mremap({start:#x}, {length // page} pages, {how} {new // page}{where})",
+        f"mremap {start} {length} {new} {flags} {to or 0}",
+        apply,
+    )
+
+
+def clear_refs(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Soft-dirty tracking begins anew."""
+    if not world.kernel.soft_dirty or not world.kernel.exact:
+        return None
+
+    def apply(result: int, errno: int) -> int:
+        soft_dirty.clear_refs(space)
+        return 0
+
+    return Call(space.slot, "clear_refs 4", "4", apply, special="clear_refs")
+
+
+def uffd_register(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Write protection or missing pages of private anonymous memory are userfaultfd's."""
+    vma = some_vma(space, draws)
+    if vma is None or vma.object is not None or vma.flags & process.UFFD or not vma.prot:
+        return None
+    if not world.kernel.uffd_wp or "growsdown" in vma.flags or "locked" in vma.flags:
+        return None
+    mode = draws.pick("uffd_wp", "uffd_missing")
+    start, end = vma.start, vma.end
+    return Call(
+        space.slot,
+        f"uffd register {mode.removeprefix('uffd_')}({start:#x},"
+        f" {end - start >> space.geometry.shift} pages)",
+        f"uffd-register {UFFD_FD} {start} {end - start} {UFFD_MODES[mode]}",
+        lambda result, errno: uffd.register(space, start, end, mode),
+        before=() if space.uffd else (f"uffd {UFFD_FEATURES}", f"dup3 $ {UFFD_FD} 0"),
+    )
+
+
+def uffd_wp(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A range is write-protected, or not any more."""
+    vma = next((vma for vma in space.vmas if "uffd_wp" in vma.flags), None)
+    if vma is None:
+        return None
+    start, end = some_range(space, draws, vma)
+    on = draws.below(3) < 2
+    return Call(
+        space.slot,
+        f"uffd {'protect' if on else 'unprotect'}({start:#x},"
+        f" {end - start >> space.geometry.shift} pages)",
+        f"uffd-wp {UFFD_FD} {start} {end - start} {int(on)}",
+        lambda result, errno: uffd.writeprotect(space, start, end, on),
+    )
+
+
+def uffd_copy(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A page that is missing is filled in."""
+    vma = next((vma for vma in space.vmas if "uffd_missing" in vma.flags), None)
+    if vma is None:
+        return None
+    start, _ = some_range(space, draws, vma)
+    return Call(
+        space.slot,
+        f"uffd copy({start:#x}, 1 page)",
+        f"uffd-copy {UFFD_FD} {start} {space.geometry.page} 0",
+        lambda result, errno: uffd.copy(space, start),
+    )
+
+
+def collapse(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """An aligned range of a VMA becomes a huge page, if the kernel can."""
+    huge = space.geometry.huge
+    ranges = [
+        start
+        for vma in space.vmas
+        if vma.object is None
+        for start in range((vma.start + huge - 1) & -huge, vma.end - huge + 1, huge)
+    ]
+    if not ranges or world.kernel.thp == "never" or not world.kernel.since(6, 1):
+        return None
+    start = ranges[draws.below(len(ranges))]
+    return Call(
+        space.slot,
+        f"madvise collapse({start:#x}, {space.geometry.per_huge} pages)",
+        f"madvise {start} {huge} {MADV['collapse']}",
+        lambda result, errno: advice.collapse(space, start, start + huge, errno),
+    )
 
 
 @dataclass(frozen=True)
@@ -364,8 +606,23 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("mmap_file", 3, mmap_file),
     Operation("populate_read", 1, _advice("populate_read", _populate(False))),
     Operation("populate_write", 1, _advice("populate_write", _populate(True))),
-    Operation("hugepage", 1, _advice("hugepage", advice.hugepage)),
-    Operation("nohugepage", 1, _advice("nohugepage", advice.nohugepage)),
+    Operation("hugepage", 1, _advice("hugepage", advice.hugepage, _small)),
+    Operation("nohugepage", 1, _advice("nohugepage", advice.nohugepage, _small)),
+    Operation("mremap", 4, mremap),
+    Operation("mlock", 1, _ranged("mlock", "mlock2", access.mlock)),
+    Operation("munlock", 1, _ranged("munlock", "munlock", access.munlock)),
+    Operation("clear_refs", 2, clear_refs),
+    Operation("cold", 1, _advice("cold", advice.cold, _small)),
+    Operation("free", 2, _advice("free", advice.free, _private)),
+    Operation("mmap_stack", 1, mmap_stack),
+    Operation("grow", 2, grow),
+    Operation("mmap_hugetlb", 1, mmap_hugetlb),
+    Operation("collapse", 2, collapse),
+    Operation("uffd_register", 1, uffd_register),
+    Operation("uffd_wp", 2, uffd_wp),
+    Operation("uffd_copy", 1, uffd_copy),
+    Operation("guard_install", 2, _advice("guard_install", advice.guard_install, _private, GUARD)),
+    Operation("guard_remove", 1, _advice("guard_remove", advice.guard_remove, _private, GUARD)),
 )
 
 
@@ -381,9 +638,8 @@ class Table:
             for _ in range(row.weight)
         ]
 
-    def make(self, world: World, arena: Arena, number: int) -> Call | None:
+    def make(self, world: World, arena: Arena, draws: Draws) -> Call | None:
         """The step that a number stands for in this state; None: none is possible."""
-        draws = Draws(number)
         row = self._of[draws.below(len(self._of))]
         slots = sorted(world.spaces)
         space = world.spaces[slots[draws.below(len(slots))]]

@@ -90,7 +90,7 @@ def of_entry(space: Space, level: int, index: int, entry: Entry) -> Prediction:
 
 
 def of_leaf(kernel: Kernel, vma: Vma, leaf: Leaf) -> Prediction:
-    """The prediction for an entry with a page; without any permission it is not for the hardware."""
+    """The prediction for an entry with a page; without permissions the hardware does not see it."""
     page = leaf.page
     # The huge zero page is special from 6.17 on (vm_normal_page_pmd).
     special = page.kind in ("zero", "known") or (

@@ -14,6 +14,8 @@ from ptscope.model.kernel import PMD, PTE, X86, Geometry, Kernel
 THP = Path("/sys/kernel/mm/transparent_hugepage")
 FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
 DEFAULT_FAULT_AROUND = 65536  # mm/memory.c
+# As many as all processes together can come to need.
+HUGETLB_WANTED = 32
 
 
 def geometry_of(layout: Layout | None) -> Geometry:
@@ -51,6 +53,7 @@ def probe(layout: Layout | None) -> Kernel:
         fault_around=max(around // page, 1),
         swap=len((_text(Path("/proc/swaps")) or "").splitlines()) > 1,
         nodes=_nodes(),
+        hugetlb=_free_hugetlb(geometry_of(layout)) >= HUGETLB_WANTED,
     )
 
 
@@ -65,6 +68,12 @@ def _chosen(text: str | None) -> str | None:
     """The word in brackets, as files of sysfs mark what is chosen."""
     found = re.search(r"\[(\w+)\]", text or "")
     return found[1] if found else None
+
+
+def _free_hugetlb(geometry: Geometry) -> int:
+    """Free pages of the size that a PMD maps."""
+    folder = Path(f"/sys/kernel/mm/hugepages/hugepages-{geometry.huge >> 10}kB")
+    return int(_text(folder / "free_hugepages") or 0)
 
 
 def _nodes() -> int:

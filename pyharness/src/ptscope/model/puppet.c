@@ -302,6 +302,7 @@ static const struct {
 	{ "ftruncate", SYS_ftruncate },
 	{ "fallocate", SYS_fallocate },
 	{ "close", SYS_close },
+	{ "dup3", SYS_dup3 },
 	{ "pkey_alloc", SYS_pkey_alloc },
 	{ "pkey_mprotect", SYS_pkey_mprotect },
 	{ "prctl", SYS_prctl },

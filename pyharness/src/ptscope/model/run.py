@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ptscope.model.compare import Difference, compare
 from ptscope.model.drive import Puppet
 from ptscope.model.kernel import Kernel
 from ptscope.model.observe import Seen, View
-from ptscope.model.operations import Arena, Call, Table
+from ptscope.model.operations import Arena, Call, Draws, Table
 from ptscope.model.state import Space, World
 from ptscope.model.state import Table as TableEntry
 
@@ -24,7 +24,8 @@ FIRST = 1
 class Step:
     """One step that was taken: who did what, with which outcome; what the kernel chose in it."""
 
-    number: int
+    draws: tuple[tuple[int, int], ...]
+    """The choices that made it: see `operations.Draws`."""
     slot: int
     text: str
     outcome: str | int
@@ -66,6 +67,17 @@ class Counts:
     """Where the time went: puppet, look, model, compare."""
 
 
+def foreign_vmas(pid: int, arena: Arena) -> tuple[tuple[int, int], ...]:
+    """The VMAs of a process outside the arena."""
+    from ptscope.target.vma import read_maps
+
+    return tuple(
+        (vma.start, vma.end)
+        for vma in read_maps(Path(f"/proc/{pid}"))
+        if vma.end <= arena.start or arena.end <= vma.start
+    )
+
+
 @dataclass
 class Stage:
     """All that sequences need, kept from one to the next."""
@@ -79,6 +91,7 @@ class Stage:
     counts: Counts = field(default_factory=Counts)
     prepare: Sequence[str] = ()
     """Commands for each new process."""
+    foreign: Callable[[int, Arena], tuple[tuple[int, int], ...]] = foreign_vmas
 
 
 class Sequence_:
@@ -94,7 +107,7 @@ class Sequence_:
         pid = stage.puppet.start(FIRST)
         for line in stage.prepare:
             stage.puppet.command(FIRST, line)
-        space = Space(self.world, FIRST, foreign=foreign_vmas(pid, stage.arena))
+        space = Space(self.world, FIRST, foreign=stage.foreign(pid, stage.arena))
         self.world.spaces[FIRST] = space
         self.views[FIRST] = stage.view(pid)
         self.views[FIRST].look()
@@ -114,25 +127,25 @@ class Sequence_:
 
         Raises Disagreement.
         """
-        call = self.stage.table.make(self.world, self.stage.arena, number)
+        draws = Draws(number)
+        call = self.stage.table.make(self.world, self.stage.arena, draws)
         if call is None:
             return False
-        self._take(call, number)
+        self._take(call, tuple(draws.made))
         return True
 
-    def _take(self, call: Call, number: int) -> None:
+    def _take(self, call: Call, draws: tuple[tuple[int, int], ...]) -> None:
         counts = self.stage.counts
         start = time.perf_counter()
-        answer, outcome = self._command(call)
+        answer, errno, outcome = self._command(call)
         done = time.perf_counter()
         changed = {slot: view.look() for slot, view in self.views.items()}
         looked = time.perf_counter()
         self.seen.log.clear()
-        self._forked(call)
-        wanted = call.apply(answer)
+        wanted = call.apply(answer, errno)
         self.world.release()
         applied = time.perf_counter()
-        step = Step(number, call.slot, call.text, outcome, tuple(self.seen.log))
+        step = Step(draws, call.slot, call.text, outcome, tuple(self.seen.log))
         self.steps.append(step)
         differences: list[Difference] = []
         if wanted != outcome:
@@ -153,27 +166,26 @@ class Sequence_:
         ):
             counts.seconds[key] = counts.seconds.get(key, 0.0) + spent
 
-    def _command(self, call: Call) -> tuple[int, str | int]:
+    def _command(self, call: Call) -> tuple[int, int, str | int]:
         puppet = self.stage.puppet
         if call.special == "exit":
             puppet.exit(call.slot)
             del self.views[call.slot]
-            return 0, 0
+            return 0, 0, 0
         if call.special == "fork":
             pid = puppet.fork(call.slot, call.target)
             self.views[call.target] = self.stage.view(pid)
-            return pid, 0
+            return pid, 0, 0
         if call.special == "clear_refs":
-            pid = puppet.pids[call.slot]
-            Path(f"/proc/{pid}/clear_refs").write_text(call.command)
-            return 0, 0
+            puppet.clear_refs(call.slot, call.command)
+            return 0, 0, 0
+        last = 0
+        for line in call.before:
+            last = puppet.command(call.slot, line.replace("$", str(last))).result
         answer = puppet.command(call.slot, call.command)
         if call.text.startswith(("read(", "write(")):
-            return answer.result, answer.signal or "ok"
-        return answer.result, answer.errno
-
-    def _forked(self, call: Call) -> None:
-        """The views of choices are those of processes that the model knows."""
+            return answer.result, answer.errno, answer.signal or "ok"
+        return answer.result, answer.errno, answer.errno
 
     def _check(self, differences: list[Difference], changed: object) -> None:
         by_slot = changed if isinstance(changed, dict) else {}
@@ -187,17 +199,3 @@ class Sequence_:
     def end(self) -> None:
         """End its processes."""
         self.stage.puppet.end_all()
-
-
-def foreign_vmas(pid: int, arena: Arena) -> tuple[tuple[int, int], ...]:
-    """The VMAs of a process outside the arena."""
-    from ptscope.target.vma import read_maps
-
-    return tuple(
-        (vma.start, vma.end)
-        for vma in read_maps(Path(f"/proc/{pid}"))
-        if vma.end <= arena.start or arena.end <= vma.start
-    )
-
-
-__all__ = ["Counts", "Disagreement", "Sequence_", "Stage", "Step", "replace"]

@@ -3,25 +3,25 @@
 
 A step is one number, which `operations.Table` makes a step of; so a machine with one rule is all
 that hypothesis has to know, and what it does for each step is little beside the step itself, also
-under emulation. What it shrinks is the list of numbers.
+under emulation. hypothesis only makes them up; `shrink` makes them short.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis import strategies as st
-from hypothesis.errors import HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from ptscope.model.run import Disagreement, Sequence_, Stage
+from ptscope.model.shrink import shrink
 
 STEPS_A_SEQUENCE = 200
-NUMBER_BITS = 64
+SHRINK_SECONDS = 120.0
+NUMBER_BYTES = 8
 
 
 @dataclass
@@ -49,6 +49,8 @@ class Found:
     first_after: int | None = None
     shrunk_in: int = 0
     """Steps that shrinking took."""
+    repeated: bool = True
+    """It came again when the same steps were taken again."""
 
 
 def search(
@@ -56,12 +58,11 @@ def search(
     budget: Budget,
     number: int,
     tell: Callable[[Found], None] = lambda found: None,
-    shrink: bool = True,
+    shrink_seconds: float = SHRINK_SECONDS,
 ) -> Found:
     """Take steps until the budget is used up or the kernel disagrees; `number` is the seed.
 
-    `tell` is called for each sequence. A disagreement is shrunk to fewer steps, whatever the budget
-    says. Raises what the puppet and the views raise.
+    `tell` is called for each sequence. Raises what the puppet and the views raise.
     """
     found = Found()
     counts = stage.counts
@@ -70,52 +71,56 @@ def search(
         def __init__(self) -> None:
             super().__init__()
             self.sequence: Sequence_ | None = None
-            self.over = found.disagreement is None and budget.used(counts.steps)
+            self.over = budget.used(counts.steps) or found.disagreement is not None
 
-        @rule(draws=st.integers(0, (1 << NUMBER_BITS) - 1))
-        def step(self, draws: int) -> None:
+        # Bytes, as hypothesis prefers small integers, and those all make the first operation.
+        @rule(draws=st.binary(min_size=NUMBER_BYTES, max_size=NUMBER_BYTES))
+        def step(self, draws: bytes) -> None:
             if self.over:
                 return
             if self.sequence is None:
                 tell(found)
                 self.sequence = Sequence_(stage)
             try:
-                self.sequence.step(draws)
+                self.sequence.step(int.from_bytes(draws, "little"))
             except Disagreement as error:
-                if found.first_after is None:
-                    found.first_after = counts.steps
-                best = found.disagreement
-                if best is None or len(error.steps) <= len(best.steps):
-                    found.disagreement = error
-                raise
-            if found.disagreement is None and budget.used(counts.steps):
+                # It is kept here, and for hypothesis nothing has happened: it would look for
+                # the cause by taking the steps over and over.
+                found.disagreement = error
+                self.over = True
+            if budget.used(counts.steps):
                 self.over = True
 
         def teardown(self) -> None:
             if self.sequence is not None:
                 self.sequence.end()
 
-    seed(number)(Machine)
-    most = 1_000_000 if budget.steps is None else 2 + 4 * budget.steps // STEPS_A_SEQUENCE
+    most = 10_000 if budget.steps is None else 2 + budget.steps // STEPS_A_SEQUENCE
     chosen = settings(
         max_examples=most,
         stateful_step_count=STEPS_A_SEQUENCE,
         deadline=None,
         database=None,
-        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+        phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
         verbosity=Verbosity.quiet,
-        print_blob=False,
     )
-    # What does not repeat (Flaky) was seen all the same.
-    with contextlib.suppress(Disagreement, HypothesisException, BaseExceptionGroup):
-        while not budget.used(counts.steps) and found.disagreement is None:
-            before = counts.steps
-            run_state_machine_as_test(Machine, settings=chosen)
-            number += 1
-            seed(number)(Machine)
-            if counts.steps == before:
-                break
-    if found.first_after is not None:
+    while not budget.used(counts.steps) and found.disagreement is None:
+        before = counts.steps
+        seed(number)(Machine)
+        run_state_machine_as_test(Machine, settings=chosen)
+        number += 1
+        if counts.steps == before:
+            break
+    if found.disagreement is not None:
+        found.first_after = counts.steps
+        end = time.monotonic() + shrink_seconds
+        tell(found)
+
+        def enough() -> bool:
+            tell(found)
+            return time.monotonic() > end
+
+        found.disagreement, found.repeated = shrink(stage, found.disagreement, enough)
         found.shrunk_in = counts.steps - found.first_after
     return found

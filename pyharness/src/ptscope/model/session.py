@@ -64,7 +64,7 @@ def open_session(
         if not frames_visible():
             raise NotPermitted("frame numbers are hidden in pagemap", "run it as root")
         # Whether a page is part of a huge mapping does not show in pagemap.
-        facts = replace(facts, thp="never", khugepaged=False)
+        facts = replace(facts, thp="never", khugepaged=False, exact=False)
         prepare = (f"prctl {PR_SET_THP_DISABLE} 1 0 0 0",)
 
         def make(pid: int) -> View:

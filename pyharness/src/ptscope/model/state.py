@@ -176,6 +176,8 @@ class Space:
     foreign: tuple[tuple[int, int], ...] = ()
     """VMAs outside the arena, which hold their tables: (start, end)."""
     vmas_changed: bool = True
+    uffd: bool = False
+    """It has a userfaultfd."""
 
     def __post_init__(self) -> None:
         self.kernel = self.world.kernel

@@ -43,11 +43,8 @@ def mlock(space: Space, start: int, end: int) -> int:
         if not vma.prot:
             return ENOMEM
         write = not vma.shared and "w" in vma.prot
-        found = space.at(at)
-        leaf = found[2] if found else None
-        if getattr(leaf, "page", None) is None or (write and not getattr(leaf, "write", False)):
-            if faults.handle(space, vma, at, write) != faults.DONE:
-                return ENOMEM
+        if faults.gup(space, vma, at, write) != faults.DONE:
+            return ENOMEM
         at += page
     return 0
 

@@ -4,24 +4,27 @@
 from __future__ import annotations
 
 from ptscope.model.calls.mapping import zap
-from ptscope.model.faults import handle
+from ptscope.model.faults import DONE, gup
 from ptscope.model.kernel import PMD, PTE
-from ptscope.model.state import Leaf, Space, Table, Vma
+from ptscope.model.state import Leaf, Marker, Page, Space, Swapped, Table, Vma
 
-EINVAL, ENOMEM, EFAULT = 22, 12, 14
+EINVAL, ENOMEM, EFAULT, EAGAIN, EBUSY = 22, 12, 14, 11, 16
+# What MADV_COLLAPSE says when it could not, for whatever reason (madvise_collapse_errno).
+REFUSALS = frozenset({EINVAL, ENOMEM, EAGAIN, EBUSY})
 
 
 def dontneed(space: Space, start: int, end: int) -> int:
     """Entries go; the tables stay, unless the kernel reclaims empty ones.
 
-    Private memory is lost with them; of shared memory the page cache still has the pages. Locked
+    Guards stay (from 6.13). Private memory is lost with its entries; the page cache still has the
+    pages of shared memory. Locked
     memory is refused. With CONFIG_PT_RECLAIM (from 6.14) a PTE table is freed when all of what it
     maps was advised and it is empty then (zap_empty_pte_table).
     """
     for vma in space.overlapping(start, end):
         if "locked" in vma.flags:
             return EINVAL
-        zap(space, vma, max(vma.start, start), min(vma.end, end))
+        zap(space, vma, max(vma.start, start), min(vma.end, end), keep_guards=True)
     if space.kernel.table_reclaim:
         reclaim_tables(space, start, end)
     return 0
@@ -64,7 +67,7 @@ def nohugepage(space: Space, start: int, end: int) -> int:
 def populate(space: Space, start: int, end: int, write: bool) -> int:
     """MADV_POPULATE_READ and _WRITE (from 5.14): fault in every page, as an access would.
 
-    No access takes place, so nothing is set in entries that already permit it. It fails with
+    No access takes place: see `faults.gup`. It fails with
     EINVAL where the VMA does not permit the access, EFAULT where a fault would give a signal.
     """
     page = space.geometry.page
@@ -75,15 +78,10 @@ def populate(space: Space, start: int, end: int, write: bool) -> int:
             return ENOMEM
         if not vma.prot or (write and "w" not in vma.prot):
             return EINVAL
-        if not _permitted(space, at, write) and handle(space, vma, at, write) != "ok":
+        if gup(space, vma, at, write) != DONE:
             return EFAULT
         at += page
     return 0
-
-
-def _permitted(space: Space, address: int, write: bool) -> bool:
-    found = space.at(address)
-    return found is not None and isinstance(found[2], Leaf) and (not write or found[2].write)
 
 
 def cold(space: Space, start: int, end: int) -> int:
@@ -113,3 +111,91 @@ def _age(
         outcome = space.world.choose(space, address, ("old", "accessed"), reason, leaf.page)
         leaf.accessed = outcome == "accessed"
         space.changed.add((level, index))
+
+
+def free(space: Space, start: int, end: int) -> int:
+    """MADV_FREE: private pages become old and clean, to be dropped under pressure; soft-dirty and
+    the permission to write stay (madvise_free_pte_range).
+
+    A page that another process maps, or of a large folio, may be left out. Swapped pages are gone.
+    A huge page of which a part is advised is split.
+    """
+    for vma in space.overlapping(start, end):
+        if vma.object is not None or "locked" in vma.flags:
+            return EINVAL
+        for level, index, entry in list(
+            space.leaves(max(vma.start, start), min(vma.end, end))
+        ):
+            if isinstance(entry, Swapped):
+                space.drop(level, index)
+            elif isinstance(entry, Leaf) and entry.page.kind == "anon":
+                _free(space, level, index, entry)
+    return 0
+
+
+def _free(space: Space, level: int, index: int, leaf: Leaf) -> None:
+    address = index << space.shifts[level]
+    outcomes = ("clean",) if leaf.page.exclusive and not leaf.page.large else ("clean", "dirty")
+    reason = "pages that others map, and parts of large folios, may be left out"
+    if not leaf.dirty:
+        outcomes = ("old", "accessed") if len(outcomes) > 1 else ("old",)
+    if space.world.choose(space, address, outcomes, reason, leaf.page) in ("clean", "old"):
+        leaf.dirty = leaf.accessed = False
+        space.changed.add((level, index))
+
+
+def guard_install(space: Space, start: int, end: int) -> int:
+    """From 6.13: every page of the range is emptied and gets a marker; an access then is SIGSEGV.
+
+    Only private anonymous memory up to 6.14, and not what is locked. Markers that are there stay.
+    The VMA gets an anon_vma, so that fork copies the markers.
+    """
+    for vma in space.overlapping(start, end):
+        if "locked" in vma.flags or (vma.object is not None and not space.kernel.since(6, 15)):
+            return EINVAL
+        first, last = max(vma.start, start), min(vma.end, end)
+        zap(space, vma, first, last, keep_guards=True)
+        vma.anon_vma = True
+        shift = space.geometry.shift
+        for index in range(first >> shift, last >> shift):
+            if index not in space.entries[PTE]:
+                space.put(PTE, index, Marker("guard"))
+    return 0
+
+
+def guard_remove(space: Space, start: int, end: int) -> int:
+    """From 6.13: markers go, all else stays."""
+    for vma in space.overlapping(start, end):
+        if vma.object is not None and not space.kernel.since(6, 15):
+            return EINVAL
+    for level, index, entry in list(space.leaves(start, end)):
+        if isinstance(entry, Marker) and entry.kind == "guard":
+            space.drop(level, index)
+    return 0
+
+
+def collapse(space: Space, start: int, end: int, errno: int) -> int:
+    """MADV_COLLAPSE, from 6.1: an aligned range becomes a huge page, whatever it had.
+
+    The page is new, exclusive, dirty and writable as the VMA is. The kernel may refuse for reasons
+    that do not show in the state (pages on their way to the LRU, references, no free huge page): it
+    then says so, and nothing has changed. It must refuse where a fault could not map a huge page.
+    """
+    vma = space.find(start)
+    assert vma is not None
+    index = start >> space.shifts[PMD]
+    if errno in REFUSALS:
+        return errno
+    if isinstance(space.entries[PMD].get(index), Leaf):
+        return 0
+    if vma.object is not None or start < vma.start or end > vma.end:
+        return EINVAL
+    for level, at, _ in list(space.leaves(start, end)):
+        space.drop(level, at)
+    page = Page("anon", size=space.geometry.per_huge, exclusive=True)
+    space.put(
+        PMD,
+        index,
+        Leaf(page, "w" in vma.prot, True, True, space.kernel.soft_dirty, pkey=vma.pkey),
+    )
+    return 0

@@ -35,15 +35,17 @@ def munmap(space: Space, start: int, end: int) -> None:
     space.free_tables(start, end)
 
 
-def zap(space: Space, vma: Vma, start: int, end: int) -> None:
+def zap(space: Space, vma: Vma, start: int, end: int, keep_guards: bool = False) -> None:
     """Entries of start to end go (unmap_page_range); a huge page of which a part goes is split."""
     huge = space.geometry.huge
     for border in (start, end):
         index = border >> space.shifts[PMD]
-        if border % huge and isinstance(space.entries[PMD].get(index), Leaf):
-            if vma.object is None or vma.object.level == PTE:
-                space.split_huge(vma, index)
-    for level, index, _ in list(space.leaves(start, end)):
+        small = vma.object is None or vma.object.level == PTE
+        if small and border % huge and isinstance(space.entries[PMD].get(index), Leaf):
+            space.split_huge(vma, index)
+    for level, index, entry in list(space.leaves(start, end)):
+        if keep_guards and isinstance(entry, Marker) and entry.kind == "guard":
+            continue
         space.drop(level, index)
 
 
@@ -110,6 +112,9 @@ def mremap(
     if new_length < old_length:
         munmap(space, old + new_length, old + old_length)
         old_length = new_length
+    before = space.find(old)
+    assert before is not None
+    entire = before.start == old and before.end == old + old_length
     (vma,) = space.carve(old, old + old_length)
     shift = space.geometry.shift
     moved = Vma(
@@ -128,9 +133,10 @@ def mremap(
     space.insert(moved)
     move_page_tables(space, vma, moved, old_length)
     if keep:
-        # From 5.13 (MREMAP_DONTUNMAP, 5.7) the old VMA is as if never touched.
-        vma.anon_vma = False
-        vma.flags = vma.flags - {"locked"}
+        # The old VMA stays, and is as if never touched if it was moved as a whole.
+        vma.anon_vma = vma.anon_vma and not entire
+        if entire and vma.object is None:
+            vma.pgoff = vma.start >> shift
     else:
         space.vmas.remove(vma)
         space.free_tables(old, old + old_length)
@@ -141,6 +147,7 @@ def mremap(
 def move_page_tables(space: Space, old: Vma, new: Vma, length: int) -> None:
     """Entries of `length` bytes move from one VMA to the other."""
     huge, shifts = space.geometry.huge, space.shifts
+    realigned = _may_realign(space, old, new, length)
     at = 0
     while at < length:
         source, target = old.start + at, new.start + at
@@ -155,9 +162,33 @@ def move_page_tables(space: Space, old: Vma, new: Vma, length: int) -> None:
                 at += step
                 continue
             space.split_huge(old, source >> shifts[PMD])
-        whole = step == huge and target >> shifts[PMD] not in space.entries[PMD]
-        _move_ptes(space, source, target, step, whole)
+        free = target >> shifts[PMD] not in space.entries[PMD]
+        if realigned and at == 0 and free:
+            _move_realigned(space, source, target, step)
+        else:
+            _move_ptes(space, source, target, step, whole=step == huge and free)
         at += step
+
+
+def _may_realign(space: Space, old: Vma, new: Vma, length: int) -> bool:
+    """try_realign_addr, from 6.7: a move that reaches the end of its first PTE table begins at the
+    table's start instead, when both places lie alike in it and nothing is below them there."""
+    huge = space.geometry.huge
+    first = old.start % huge
+    if not space.kernel.since(6, 7) or not first or new.start % huge != first:
+        return False
+    if length < huge - first:
+        return False
+    return not any(
+        space.overlapping(vma.start & -huge, vma.start) for vma in (old, new)
+    )
+
+
+def _move_realigned(space: Space, source: int, target: int, step: int) -> None:
+    """The whole table moves, as it may: what does not show in the state decides, so look."""
+    reason = "a table moves whole when both places are alike in it (try_realign_addr)"
+    outcome = space.world.choose(space, source, ("no-table", "table"), reason, None)
+    _move_ptes(space, source, target, step, whole=outcome == "no-table")
 
 
 def _move_huge(space: Space, source: int, target: int) -> None:

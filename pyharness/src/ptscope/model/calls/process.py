@@ -57,7 +57,9 @@ def _copy_entries(space: Space, child: Space, vma: Vma) -> None:
             if entry.kind == "guard":
                 child.put(level, index, Marker("guard"))
         elif isinstance(entry, Leaf):
-            copy = replace(entry, accessed=False, uffd_wp=False)
+            hugetlb = vma.object is not None and vma.object.level > PTE
+            # copy_hugetlb_page_range leaves the accessed bit as it is.
+            copy = replace(entry, accessed=entry.accessed and hugetlb, uffd_wp=False)
             if vma.shared:
                 copy.dirty = False
             else:
@@ -79,6 +81,3 @@ def exit_process(space: Space) -> None:
     for level, index, _ in list(space.leaves(0, 1 << 64)):
         space.drop(level, index)
     del space.world.spaces[space.slot]
-
-
-__all__ = ["PTE", "exit_process", "fork"]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""userfaultfd: registering, write protection, and filling in what is missing.
+
+The puppet asks for UFFD_FEATURE_SIGBUS (from 4.14): a fault that would be handed to somebody else
+ends with SIGBUS instead.
+"""
+
+from __future__ import annotations
+
+from ptscope.model.calls.mapping import may_write_at_once
+from ptscope.model.faults import put_fresh
+from ptscope.model.kernel import PMD, PTE
+from ptscope.model.state import Leaf, Marker, Space
+
+EEXIST = 17
+
+
+def register(space: Space, start: int, end: int, mode: str) -> int:
+    """VMAs are marked; entries stay. Neighbours that are not registered alike stay apart."""
+    space.uffd = True
+    for vma in space.carve(start, end):
+        vma.flags = vma.flags | {mode}
+        space.vmas_changed = True
+    space.merge()
+    return 0
+
+
+def writeprotect(space: Space, start: int, end: int, on: bool) -> int:
+    """UFFDIO_WRITEPROTECT: entries get, or lose, the uffd-wp bit, and are not writable with it.
+
+    Without it they become writable by the next fault; from 6.3 at once where mprotect would make
+    them so. A huge page of which a part is concerned is split. Private memory without an entry
+    stays without (WP_UNPOPULATED, which changes that, is not asked for).
+    """
+    for vma in space.overlapping(start, end):
+        first, last = max(start, vma.start), min(end, vma.end)
+        huge = space.geometry.huge
+        for border in (first, last):
+            index = border >> space.shifts[PMD]
+            if border % huge and isinstance(space.entries[PMD].get(index), Leaf):
+                space.split_huge(vma, index)
+        for level, index, entry in list(space.leaves(first, last)):
+            if isinstance(entry, Marker):
+                continue
+            if isinstance(entry, Leaf):
+                entry.uffd_wp = on
+                entry.write = (
+                    not on
+                    and space.kernel.since(6, 3)
+                    and may_write_at_once(space, vma, level, entry)
+                )
+            space.changed.add((level, index))
+    return 0
+
+
+def copy(space: Space, address: int) -> int:
+    """UFFDIO_COPY of one page: it is there as if written, unless something is there already."""
+    vma = space.find(address)
+    assert vma is not None
+    index = address >> space.shifts[PTE]
+    if space.at(address) is not None:
+        return EEXIST
+    vma.anon_vma = True
+    put_fresh(space, vma, index)
+    return 0

@@ -99,7 +99,7 @@ SOURCES: dict[str, Callable[[Tables, Layout, dict[int, RawTable]], Tables]] = {
 
 
 def planted(name: str) -> Callable[[View], View]:
-    """For `open_session(view=...)`: views with this fault. Each process has its own memory of it."""
+    """For `open_session(view=...)`: views with this fault. A process has a memory of its own."""
 
     def plant(view: View) -> View:
         assert isinstance(view, ModuleView)

@@ -87,6 +87,10 @@ def compare_vmas(space: Space, seen: list[SeenVma]) -> list[Difference]:
     borders = [(vma.start, vma.end) for vma in seen]
     if borders != [(vma.start, vma.end) for vma in space.vmas]:
         space.vmas = [_adopted(space, vma) for vma in seen]
+    for vma, shown in zip(space.vmas, seen, strict=True):
+        # VM_SOFTDIRTY does not keep VMAs apart: a joint one has that of whichever is kept.
+        if shown.soft_dirty is not None:
+            vma.soft_dirty = shown.soft_dirty
     return out
 
 

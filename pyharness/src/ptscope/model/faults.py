@@ -8,7 +8,7 @@ MADV_POPULATE call too. Functions are named like those of the kernel.
 from __future__ import annotations
 
 from ptscope.model.kernel import PMD, PTE
-from ptscope.model.state import Leaf, Marker, Object, Page, Space, Swapped, Vma
+from ptscope.model.state import Leaf, Marker, Object, Page, Space, Vma
 
 DONE, SIGSEGV, SIGBUS = "ok", "SIGSEGV", "SIGBUS"
 
@@ -48,8 +48,9 @@ def expand_stack(space: Space, address: int) -> Vma | None:
     if above is None or "growsdown" not in above.flags:
         return None
     gap = 256 * space.geometry.page
-    below = [vma for vma in space.vmas if vma.end <= address and vma.prot]
-    if below and page - below[-1].end < gap and "growsdown" not in below[-1].flags:
+    below = [vma for vma in space.vmas if vma.end <= address]
+    near = bool(below) and page - below[-1].end < gap
+    if near and below[-1].prot and "growsdown" not in below[-1].flags:
         return None
     above.pgoff -= above.start - page >> space.geometry.shift
     above.start = page
@@ -82,6 +83,7 @@ def handle(space: Space, vma: Vma, address: int, write: bool) -> str:
 
         return hugetlb_fault(space, vma, address, write)
     index = address >> space.shifts[PMD]
+    space.ensure(PMD, index)  # whatever becomes of the fault (__handle_mm_fault)
     entry = space.entries[PMD].get(index)
     if entry is None and thp_at(space, vma, address):
         outcome = do_huge_pmd_anonymous_page(space, vma, address, write)
@@ -104,10 +106,6 @@ def handle_pte_fault(space: Space, vma: Vma, address: int, write: bool) -> str:
         if write and not entry.write:
             return do_wp_page(space, vma, index, entry)
         return DONE
-    if isinstance(entry, Swapped):
-        from ptscope.model.swapping import do_swap_page
-
-        return do_swap_page(space, vma, index, entry, write)
     if isinstance(entry, Marker) and entry.kind == "guard":
         return SIGSEGV  # from 6.13, handle_pte_marker: VM_FAULT_SIGSEGV
     marked = isinstance(entry, Marker)
@@ -143,7 +141,7 @@ def do_huge_pmd_anonymous_page(
     """A huge page, or the huge zero page for a read; None: small pages after all."""
     index = address >> space.shifts[PMD]
     if "uffd_missing" in vma.flags:
-        return None  # either way userfaultfd is asked
+        return SIGBUS  # userfaultfd is asked before there is a table
     if write:
         vma.anon_vma = True
     elif not space.kernel.huge_zero:
@@ -181,9 +179,8 @@ def gup(space: Space, vma: Vma, address: int, write: bool) -> str:
     write, dirty (touch_pmd); on x86 the first alone does not reach the entry
     (pmdp_set_access_flags).
     """
-    found = space.at(address)
-    if found is not None and isinstance(found[2], Leaf) and (not write or found[2].write):
-        level, index, leaf = found
+    level, index, leaf = space.at(address) or (PTE, 0, None)
+    if isinstance(leaf, Leaf) and (leaf.write or not write):
         if level == PMD and vma.object is None and (write or space.kernel.arch != "x86_64"):
             leaf.accessed = True
             if write:
@@ -315,11 +312,12 @@ def do_fault(
         do_fault_around(space, vma, address)
         if isinstance(space.entries[PTE].get(index), Leaf):
             return DONE
+    if write and not vma.shared:
+        vma.anon_vma = True  # do_cow_fault prepares it before it asks for the page
     if number >= vma.object.pages:
         return SIGBUS
     page = cached(space, vma.object, number)
     if write and not vma.shared:
-        vma.anon_vma = True
         put_fresh(space, vma, page_start >> space.shifts[PTE])  # do_cow_fault
         return DONE
     leaf = Leaf(page, write=default_write(space, vma), pkey=vma.pkey)
@@ -349,6 +347,8 @@ def default_write(space: Space, vma: Vma) -> bool:
     """
     if not vma.shared or "w" not in vma.prot or "uffd_wp" in vma.flags:
         return False
+    if vma.object is not None and vma.object.level > PTE:
+        return True
     return vma.soft_dirty or not space.kernel.soft_dirty
 
 

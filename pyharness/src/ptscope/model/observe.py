@@ -31,13 +31,13 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SeenVma:
-    """A VMA as it was seen. `flags` are raw (None: not shown)."""
+    """A VMA as it was seen. Whether it is soft-dirty as a whole maps does not show: None."""
 
     start: int
     end: int
     prot: str
     shared: bool
-    flags: int | None
+    soft_dirty: bool | None
 
 
 class View(Protocol):
@@ -89,6 +89,7 @@ class ModuleView:
         """Where tables are, by the level and index of the entry that points to them."""
         self.vmas: list[SeenVma] = []
         self._raw_vmas: list[RawVma] = []
+        self._soft_dirty = source.layout.facts.get("vm.softdirty", 0)
         self._vm = {
             letter: source.layout.facts[f"vm.{name}"]
             for letter, name in (("r", "read"), ("w", "write"), ("x", "exec"), ("s", "mayshare"))
@@ -130,7 +131,11 @@ class ModuleView:
     def _seen(self, vma: RawVma) -> SeenVma:
         prot = "".join(letter for letter in "rwx" if vma.vm_flags & self._vm[letter])
         return SeenVma(
-            vma.start, vma.end, prot, bool(vma.vm_flags & self._vm["s"]), vma.vm_flags
+            vma.start,
+            vma.end,
+            prot,
+            bool(vma.vm_flags & self._vm["s"]),
+            bool(vma.vm_flags & self._soft_dirty) if self._soft_dirty else None,
         )
 
     def _absorb(self, tables: Iterable[RawTable]) -> set[Key]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ptscope.model.calls import access, advice, mapping, process, soft_dirty, uffd
 from ptscope.model.kernel import PMD, PTE
-from ptscope.model.state import Object, Space, Vma, World
+from ptscope.model.state import Leaf, Object, Space, Vma, World
 
 PROTS = ("rw", "r", "", "rwx", "rx")
 PROT_BITS = {"r": 1, "w": 2, "x": 4}
@@ -255,26 +255,42 @@ def _private(vma: Vma) -> bool:
     return vma.object is None
 
 
+def _cuts_folio(space: Space, start: int, end: int) -> bool:
+    """Whether a range has a part of a large folio: the kernel may then split the folio, or not."""
+    huge = space.geometry.huge
+    for border in (start, end):
+        index = border >> space.shifts[PMD]
+        if border % huge and isinstance(space.entries[PMD].get(index), Leaf):
+            return True
+    return any(
+        isinstance(entry, Leaf) and entry.page.whole is not None
+        for _, _, entry in space.leaves(start, end)
+    )
+
+
 def _ranged(
     name: str,
     command: str,
     apply: Callable[[Space, int, int], int],
     wanted: Callable[[Vma], bool] = _any,
     since: tuple[int, int] = (0, 0),
-    advice: int | None = None,
+    advice: int = 0,
+    wholes: bool = False,
 ) -> Maker:
-    """An operation on a range in one VMA."""
+    """An operation on a range in one VMA; with `wholes`, one that has no part of a large folio."""
 
     def make(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
         vma = some_vma(space, draws)
         if vma is None or not wanted(vma) or not world.kernel.since(*since):
             return None
         start, end = some_range(space, draws, vma)
+        if wholes and _cuts_folio(space, start, end):
+            return None
         pages = end - start >> space.geometry.shift
         return Call(
             space.slot,
             f"{name}({start:#x}, {pages} pages)",
-            f"{command} {start} {end - start} {advice or 0}",
+            f"{command} {start} {end - start} {advice}",
             lambda result, errno: apply(space, start, end),
         )
 
@@ -287,8 +303,9 @@ def _advice(
     apply: Callable[[Space, int, int], int],
     wanted: Callable[[Vma], bool] = _any,
     since: tuple[int, int] = (0, 0),
+    wholes: bool = False,
 ) -> Maker:
-    return _ranged(f"madvise {name}", "madvise", apply, wanted, since, MADV[name])
+    return _ranged(f"madvise {name}", "madvise", apply, wanted, since, MADV[name], wholes)
 
 
 def _touch(name: str, apply: Callable[[Space, int, int], str]) -> Maker:
@@ -612,8 +629,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("mlock", 1, _ranged("mlock", "mlock2", access.mlock)),
     Operation("munlock", 1, _ranged("munlock", "munlock", access.munlock)),
     Operation("clear_refs", 2, clear_refs),
-    Operation("cold", 1, _advice("cold", advice.cold, _small)),
-    Operation("free", 2, _advice("free", advice.free, _private)),
+    Operation("cold", 1, _advice("cold", advice.cold, _small, wholes=True)),
+    Operation("free", 2, _advice("free", advice.free, _private, wholes=True)),
     Operation("mmap_stack", 1, mmap_stack),
     Operation("grow", 2, grow),
     Operation("mmap_hugetlb", 1, mmap_hugetlb),

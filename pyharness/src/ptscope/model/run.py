@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ptscope.model.calls.advice import khugepaged
 from ptscope.model.compare import Difference, compare
 from ptscope.model.drive import Puppet
-from ptscope.model.kernel import Kernel
+from ptscope.model.kernel import PMD, Kernel
 from ptscope.model.observe import Seen, View
 from ptscope.model.operations import Arena, Call, Draws, Table
 from ptscope.model.state import Space, World
@@ -144,6 +145,7 @@ class Sequence_:
         self.seen.log.clear()
         wanted = call.apply(answer, errno)
         self.world.release()
+        self._background()
         applied = time.perf_counter()
         step = Step(draws, call.slot, call.text, outcome, tuple(self.seen.log))
         self.steps.append(step)
@@ -165,6 +167,19 @@ class Sequence_:
             ("compare", now - applied),
         ):
             counts.seconds[key] = counts.seconds.get(key, 0.0) + spent
+
+    def _background(self) -> None:
+        """What the kernel does by itself: khugepaged, where a PMD entry became a leaf."""
+        if not self.stage.kernel.khugepaged:
+            return
+        for slot, space in self.world.spaces.items():
+            view = self.views[slot]
+            for index, entry in list(space.entries[PMD].items()):
+                address = index << space.shifts[PMD]
+                if not isinstance(entry, TableEntry) or not view.outcome(address, None).get("huge"):
+                    continue
+                if khugepaged(space, index):
+                    self.seen.log.append((address, "huge", "khugepaged collapsed it meanwhile"))
 
     def _command(self, call: Call) -> tuple[int, int, str | int]:
         puppet = self.stage.puppet

@@ -330,11 +330,14 @@ class Space:
         entries are clean and the page remembers. A huge zero page becomes 512 zero pages. Pages of
         a file are unmapped instead: they come back by faults.
         """
-        old = self.drop(PMD, index)
+        old = self.entries[PMD][index]
         assert isinstance(old, Leaf)
+        old.page.mapped += 1  # so that it does not count as free meanwhile
+        self.drop(PMD, index)
         huge = self.geometry.per_huge
         first = index * huge
         if vma.object is not None:
+            old.page.mapped -= 1
             return
         dirty = old.dirty and self.kernel.since(6, 2)
         self.entries[PMD][index] = Table()
@@ -343,8 +346,10 @@ class Space:
             if old.page.kind == "huge_zero":
                 leaf = Leaf(self.world.zero, uffd_wp=old.uffd_wp, pkey=old.pkey)
             else:
+                part = old.page.part(i)
+                part.exclusive = old.page.exclusive
                 leaf = Leaf(
-                    old.page.part(i),
+                    part,
                     write=old.write,
                     dirty=dirty,
                     accessed=old.accessed,
@@ -354,6 +359,7 @@ class Space:
                     pkey=old.pkey,
                 )
             self.put(PTE, first + i, leaf)
+        old.page.mapped -= 1
 
     def free_tables(self, start: int, end: int) -> None:
         """Tables that serve no VMA any more are freed (mm/memory.c, free_pgtables)."""

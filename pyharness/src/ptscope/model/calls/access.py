@@ -38,12 +38,12 @@ def mlock(space: Space, start: int, end: int) -> int:
     page = space.geometry.page
     at = start
     while at < end:
-        vma = space.find(at)
-        assert vma is not None
-        if not vma.prot:
+        locked = space.find(at)
+        assert locked is not None
+        if not locked.prot:
             return ENOMEM
-        write = not vma.shared and "w" in vma.prot
-        if faults.gup(space, vma, at, write) != faults.DONE:
+        write = not locked.shared and "w" in locked.prot
+        if faults.gup(space, locked, at, write) != faults.DONE:
             return ENOMEM
         at += page
     return 0

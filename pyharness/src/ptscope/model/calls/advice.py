@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from ptscope.model.calls.mapping import zap
-from ptscope.model.faults import DONE, gup
+from ptscope.model.faults import DONE, gup, thp_at
 from ptscope.model.kernel import PMD, PTE
-from ptscope.model.state import Leaf, Marker, Page, Space, Swapped, Table, Vma
+from ptscope.model.state import Leaf, Marker, Page, Space, Swapped, Table
 
 EINVAL, ENOMEM, EFAULT, EAGAIN, EBUSY = 22, 12, 14, 11, 16
 # What MADV_COLLAPSE says when it could not, for whatever reason (madvise_collapse_errno).
@@ -87,8 +87,8 @@ def populate(space: Space, start: int, end: int, write: bool) -> int:
 def cold(space: Space, start: int, end: int) -> int:
     """The accessed bits go (from 5.4): madvise_cold_or_pageout_pte_range.
 
-    Pages of large folios that other entries map are left out, and so is all that is locked. A huge
-    page of which a part is advised is split if nobody else has it.
+    Folios that other entries map, or that are not on the LRU yet, are left out. Parts of large
+    folios are not asked for here: the kernel splits the folio if it can.
     """
     for vma in space.overlapping(start, end):
         if "locked" in vma.flags:
@@ -96,17 +96,13 @@ def cold(space: Space, start: int, end: int) -> int:
         first, last = max(vma.start, start), min(vma.end, end)
         for level, index, leaf in list(space.leaves(first, last)):
             if isinstance(leaf, Leaf) and leaf.page.kind not in ("zero", "huge_zero"):
-                _age(space, vma, level, index, leaf, first, last)
+                _age(space, level, index, leaf)
     return 0
 
 
-def _age(
-    space: Space, vma: Vma, level: int, index: int, leaf: Leaf, first: int, last: int
-) -> None:
+def _age(space: Space, level: int, index: int, leaf: Leaf) -> None:
     address = index << space.shifts[level]
-    reason = "only folios that nobody else maps, or locks, are aged"
-    if level == PMD and (address < first or address + space.geometry.huge > last):
-        return
+    reason = "only folios on the LRU that nobody else maps are aged"
     if leaf.accessed:
         outcome = space.world.choose(space, address, ("old", "accessed"), reason, leaf.page)
         leaf.accessed = outcome == "accessed"
@@ -199,3 +195,13 @@ def collapse(space: Space, start: int, end: int, errno: int) -> int:
         Leaf(page, "w" in vma.prot, True, True, space.kernel.soft_dirty, pkey=vma.pkey),
     )
     return 0
+
+
+def khugepaged(space: Space, index: int) -> bool:
+    """What khugepaged may do at any time where a fault could map a huge page: as MADV_COLLAPSE."""
+    address = index << space.shifts[PMD]
+    vma = space.find(address)
+    if vma is None or not thp_at(space, vma, address) or "w" not in vma.prot:
+        return False
+    collapse(space, address, address + space.geometry.huge, 0)
+    return True

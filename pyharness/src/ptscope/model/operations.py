@@ -237,7 +237,7 @@ def memfd(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None
 
     return Call(
         space.slot,
-        f"memfd of {pages} pages",
+        f"memfd({pages} pages)",
         f"memfd {pages * space.geometry.page} 0",
         apply,
     )

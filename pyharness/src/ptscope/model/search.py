@@ -22,6 +22,19 @@ from ptscope.model.shrink import shrink
 STEPS_A_SEQUENCE = 200
 SHRINK_SECONDS = 120.0
 NUMBER_BYTES = 8
+MASK = (1 << 64) - 1
+
+
+def mixed(draws: bytes, position: int) -> int:
+    """What a step is made from: all bits alike, and others for the same bytes at another position.
+
+    hypothesis prefers small and repeated values, and those would all make the first operation:
+    more than half of all steps were mmap. This is splitmix64.
+    """
+    value = int.from_bytes(draws, "little") + position * 0x9E3779B97F4A7C15 & MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK
+    return value ^ value >> 31
 
 
 @dataclass
@@ -71,9 +84,9 @@ def search(
         def __init__(self) -> None:
             super().__init__()
             self.sequence: Sequence_ | None = None
+            self.taken = 0
             self.over = budget.used(counts.steps) or found.disagreement is not None
 
-        # Bytes, as hypothesis prefers small integers, and those all make the first operation.
         @rule(draws=st.binary(min_size=NUMBER_BYTES, max_size=NUMBER_BYTES))
         def step(self, draws: bytes) -> None:
             if self.over:
@@ -81,8 +94,9 @@ def search(
             if self.sequence is None:
                 tell(found)
                 self.sequence = Sequence_(stage)
+            self.taken += 1
             try:
-                self.sequence.step(int.from_bytes(draws, "little"))
+                self.sequence.step(mixed(draws, self.taken))
             except Disagreement as error:
                 # It is kept here, and for hypothesis nothing has happened: it would look for
                 # the cause by taking the steps over and over.

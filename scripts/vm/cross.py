@@ -46,7 +46,8 @@ def check_glibc(path: Path, suite: str) -> None:
 
 def _inputs() -> tuple[list[Path], list[Path]]:
     """Files of the extension and of the programs."""
-    core = sorted(p for p in (package.SOURCE / "core").glob("*") if p.suffix in (".c", ".h", ".py"))
+    suffixes = (".c", ".h", ".py")
+    core = sorted(p for p in (package.SOURCE / "core").glob("*") if p.suffix in suffixes)
     guest = paths.TESTS / "guest"
     model = package.SOURCE / f"{MODEL_PUPPET}.c"
     return [*core, model, paths.KMOD / "ptscope.h"], sorted([*guest.glob("*.[ch]"), guest / "Makefile"])
@@ -82,12 +83,11 @@ def _core(arch: Arch, folder: Path) -> None:
 
 def _model_puppet(arch: Arch, folder: Path) -> None:
     tools = toolchain()
-    source = folder / "model.c"
+    source, program = folder / "model.c", folder / MODEL_PUPPET
     shutil.copyfile(package.SOURCE / f"{MODEL_PUPPET}.c", source)
-    (folder / MODEL_PUPPET).parent.mkdir()
+    program.parent.mkdir()
     tools.run(
-        [tools.compiler(arch), "-O2", "-std=gnu11", "-static"]
-        + ["-o", folder / MODEL_PUPPET, source],
+        [tools.compiler(arch), "-O2", "-std=gnu11", "-static", "-o", program, source],
         shown=[folder],
         what=f"building the model's puppet for {arch.name}",
     )

@@ -47,9 +47,8 @@ def permission_flipped(tables: Tables, layout: Layout, memory: dict[int, RawTabl
 
 def frame_shifted(tables: Tables, layout: Layout, memory: dict[int, RawTable]) -> Tables:
     """An entry shows the next frame from the second look on: a page seems to have moved."""
-    memory[-1] = memory.get(-1) or tables[0]
     unit = 1 << layout.facts["page_shift"]
-    seen = {key for key in memory if key >= 0}
+    seen = set(memory)
     out = []
     for table in tables:
         if table.level == PTE and table.address >> 21 in seen:

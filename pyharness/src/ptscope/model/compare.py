@@ -191,6 +191,8 @@ def _match_frame(
     frame = decoded.pfn
     if page.size > 1 and frame % page.size:
         return difference(f"frame {frame:#x} is not aligned to {page.size} pages")
+    if frame == page.other_than:
+        return difference(f"frame {frame:#x} as before, but a copy was made")
     other = learn(space, page, frame)
     if other is not None:
         return difference(f"frame {frame:#x}, which another page has ({other.kind})")

@@ -271,6 +271,9 @@ def do_wp_page(space: Space, vma: Vma, index: int, leaf: Leaf) -> str:
         return DONE
     vma.anon_vma = True
     put_fresh(space, vma, index)  # wp_page_copy
+    fresh = space.entries[PTE][index]
+    assert isinstance(fresh, Leaf)
+    fresh.page.other_than = page.known_frame()
     return DONE
 
 

@@ -38,6 +38,8 @@ class Page:
     whole: Page | None = None
     offset: int = 0
     parts: list[Page] | None = None
+    other_than: int | None = None
+    """The frame of the page it is a copy of, which is not free before the copy is made."""
     split: bool = False
     """The folio may have been split, so that its parts are folios of their own."""
 

@@ -50,7 +50,8 @@ def _inputs() -> tuple[list[Path], list[Path]]:
     core = sorted(p for p in (package.SOURCE / "core").glob("*") if p.suffix in suffixes)
     guest = paths.TESTS / "guest"
     model = package.SOURCE / f"{MODEL_PUPPET}.c"
-    return [*core, model, paths.KMOD / "ptscope.h"], sorted([*guest.glob("*.[ch]"), guest / "Makefile"])
+    programs = sorted([*guest.glob("*.[ch]"), guest / "Makefile"])
+    return [*core, model, paths.KMOD / "ptscope.h"], programs
 
 
 def _core(arch: Arch, folder: Path) -> None:

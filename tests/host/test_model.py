@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 from model_twin import twin_stage
+from ptscope.model.calls import access, mapping
+from ptscope.model.choice import first
 from ptscope.model.kernel import Kernel
 from ptscope.model.operations import OPERATIONS, Draws, number_of
 from ptscope.model.search import Budget, Found, search
+from ptscope.model.state import Leaf, Space, World
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "guest"))
 
@@ -85,6 +88,23 @@ def test_choices_make_the_number_they_came_from() -> None:
     again = Draws(number_of(draws.made))
     assert [again.below(limit) for limit in (60, 3, 14, 8)] == values
     assert not again.left
+
+
+def test_locked_memory_that_becomes_writable_is_faulted_in() -> None:
+    """Seed 43 found it on 6.18 by pagemap, after mlock of memory that could only be read."""
+    world = World(replace(KERNEL, thp="never"), first)
+    space = world.spaces[1] = Space(world, 1)
+    start = 1 << 36
+    mapping.mmap(space, start, 0x1000, "r")
+    assert access.mlock(space, start, start + 0x1000) == 0
+    _, _, leaf = space.at(start) or (0, 0, None)
+    assert isinstance(leaf, Leaf)
+    assert leaf.page is world.zero
+    mapping.mprotect(space, start, start + 0x1000, "rw")
+    _, _, leaf = space.at(start) or (0, 0, None)
+    assert isinstance(leaf, Leaf)
+    assert leaf.page.kind == "anon"
+    assert leaf.write
 
 
 def words(found: Found) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ptscope.model.faults import default_write
+from ptscope.model.faults import DONE, default_write, gup
 from ptscope.model.kernel import PMD, PTE
 from ptscope.model.state import Leaf, Marker, Object, Space, Swapped, Vma
 
@@ -55,10 +55,14 @@ def mprotect(space: Space, start: int, end: int, prot: str) -> None:
     A huge page of which a part is concerned is split. Where the VMA cannot just make all entries
     writable (private memory, where a write may have to copy), those of exclusive pages are made so
     at once: see `may_write_at_once`.
+
+    Locked private memory that becomes writable is faulted in for writing, so that no access has to
+    (mprotect_fixup). The model first left the zero page there.
     """
     for vma in space.carve(start, end):
         if vma.prot == prot:
             continue
+        locked = "locked" in vma.flags and not vma.shared and "w" not in vma.prot
         vma.prot = prot
         for level, index, entry in list(space.leaves(vma.start, vma.end)):
             if isinstance(entry, Leaf):
@@ -66,6 +70,10 @@ def mprotect(space: Space, start: int, end: int, prot: str) -> None:
                     space, vma, level, entry
                 )
             space.changed.add((level, index))
+        if locked and "w" in prot:
+            for address in range(vma.start, vma.end, space.geometry.page):
+                if gup(space, vma, address, write=True) != DONE:
+                    break
     space.vmas_changed = True
     space.merge()
 

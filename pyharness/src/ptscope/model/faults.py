@@ -41,7 +41,8 @@ def expand_stack(space: Space, address: int) -> Vma | None:
     """A MAP_GROWSDOWN mapping grows down to a page that is touched below it.
 
     Up to stack_guard_gap (256 pages) stay free below (mm/mmap.c, expand_downwards; from 6.5 under
-    the write lock, with the same result).
+    the write lock, with the same result). It gets an anon_vma by that, so that fork copies even its
+    zero pages (the model first had it not).
     """
     page = address & -space.geometry.page
     above = next((vma for vma in space.vmas if vma.start > address), None)
@@ -54,6 +55,7 @@ def expand_stack(space: Space, address: int) -> Vma | None:
         return None
     above.pgoff -= above.start - page >> space.geometry.shift
     above.start = page
+    above.anon_vma = True
     space.vmas_changed = True
     return above
 

@@ -54,11 +54,16 @@ def writeprotect(space: Space, start: int, end: int, on: bool) -> int:
 
 
 def copy(space: Space, address: int) -> int:
-    """UFFDIO_COPY of one page: it is there as if written, unless something is there already."""
+    """UFFDIO_COPY of one page: it is there as if written, unless something is there already.
+
+    A marker is nothing (pte_none_mostly), a guard too: it is replaced, which the model first had
+    refused.
+    """
     vma = space.find(address)
     assert vma is not None
     index = address >> space.shifts[PTE]
-    if space.at(address) is not None:
+    found = space.at(address)
+    if found is not None and not isinstance(found[2], Marker):
         return EEXIST
     vma.anon_vma = True
     put_fresh(space, vma, index)

@@ -57,14 +57,15 @@ def copy(space: Space, address: int) -> int:
     """UFFDIO_COPY of one page: it is there as if written, unless something is there already.
 
     A marker is nothing (pte_none_mostly), a guard too: it is replaced, which the model first had
-    refused.
+    refused. The VMA has an anon_vma afterwards in any case (the model first gave it one only with
+    the page).
     """
     vma = space.find(address)
     assert vma is not None
     index = address >> space.shifts[PTE]
+    vma.anon_vma = True
     found = space.at(address)
     if found is not None and not isinstance(found[2], Marker):
         return EEXIST
-    vma.anon_vma = True
     put_fresh(space, vma, index)
     return 0

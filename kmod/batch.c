@@ -99,6 +99,7 @@ static int walk_ranges(struct walk *w)
 			break;
 		at->range++;
 		memset(at->seen, 0, sizeof(at->seen));
+		memset(at->told, 0, sizeof(at->told));
 		at->seen_vma = 0;
 		at->address = at->range < w->job->range_count ? range[1].first : 0;
 		if (w->write_locked && at->range < w->job->range_count)

@@ -66,6 +66,11 @@ struct ptscope_position {
 	u64 address;		/* next to look at, within range number "range" */
 	u64 sequence;
 	u64 seen[PTSCOPE_LEVEL_PGD + 1];	/* last address reported, per level */
+	/* Per level: the last entry whose table was reported whole, and the end of what it maps. */
+	struct {
+		u64 raw;
+		u64 last;
+	} told[PTSCOPE_LEVEL_PGD + 1];
 	u64 seen_vma;		/* VMAs that start below were reported */
 	u32 range;
 	bool need_write;	/* an address outside VMAs waits for the write lock */

@@ -90,10 +90,16 @@ struct ptscope_request {
  * reads the way down to it anew, so that each batch is consistent in itself;
  * so does a batch that enters or leaves a hugetlb VMA, which changes locks.
  * Such a table record has a single entry.  Whoever counts must leave these out.
+ *
+ * REPEATED, in the kernel half only: each entry of the record has the value of
+ * the entry right before it in the table, so all point to the same next table.
+ * That table was reported below the first of them and is not reported again:
+ * KASAN maps one page trillions of times in this way.
  */
 #define PTSCOPE_AGAIN 1			/* table, vma */
 #define PTSCOPE_USER_PGD 2		/* table: from the PTI user copy of the PGD */
 #define PTSCOPE_HUGETLB 4		/* vma */
+#define PTSCOPE_REPEATED 8		/* table: above PTE level, of the kernel half */
 
 struct ptscope_record {
 	__u16 type;
@@ -147,6 +153,7 @@ struct ptscope_vma {
  * last of them also when it is empty.  Tables come before the tables they point to: a
  * part above PTE level ends with the entry that was descended from, and the
  * parts of that next table follow it, with VMAs in between where they begin.
+ * From the entries of a part marked REPEATED nothing was descended.
  */
 struct ptscope_table {
 	struct ptscope_record record;

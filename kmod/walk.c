@@ -521,6 +521,25 @@ static size_t way_down(const struct ptscope_level *level)
 }
 
 /*
+ * is_repeated() - does the entry at the position repeat the one before it?
+ *
+ * Asked of entries that point to a table.  The kernel half has trees in which
+ * many entries point to the same table, level after level (KASAN's shadow of
+ * what has no memory, mm/kasan/init.c; x86's espfix): to walk down from each of
+ * them would take for ever.  The user half has none.
+ *
+ * Contract: touches no table.
+ */
+static bool is_repeated(const struct walk *w, const struct ptscope_level *level,
+			unsigned int index, u64 raw)
+{
+	u64 first = w->at->address & ~((1ULL << level->shift) - 1);
+
+	return w->job->kernel && index && raw == w->at->told[level->number].raw &&
+	       first == w->at->told[level->number].last + 1;
+}
+
+/*
  * add_entry() - report an entry of a level above PTE
  *
  * An entry whose table an earlier batch has begun to report is reported
@@ -532,16 +551,18 @@ static size_t way_down(const struct ptscope_level *level)
  * Return: WALK_DONE or WALK_FULL.
  */
 static int add_entry(struct walk *w, const struct ptscope_level *level, const u64 *table,
-		     unsigned int index, u64 raw, bool is_table)
+		     unsigned int index, u64 raw, bool is_table, bool repeated)
 {
 	const struct ptscope_level *root = ptscope_space.levels;
 	u64 last = w->at->address | ((1ULL << level->shift) - 1);
 	bool again = last <= w->at->seen[level->number];
-	u16 flags = again ? PTSCOPE_AGAIN : 0;
+	u16 flags = (again ? PTSCOPE_AGAIN : 0) | (repeated ? PTSCOPE_REPEATED : 0);
 	const u64 *user_root = NULL;
 	size_t need = sizeof(u64);
 	u64 *entries;
 
+	if (w->run && w->run->record.flags != flags)
+		close_run(w);
 	if (!raw && !w->single) {
 		if (w->run && ++w->gap > BLOCK)
 			close_run(w);
@@ -612,6 +633,7 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 		unsigned int index, count, looked;
 		const u64 *from, *next;
 		u64 first, last, raw;
+		bool repeated;
 
 		ret = enter_vmas(w);
 		if (ret)
@@ -642,11 +664,14 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 		last = first | (span - 1);
 
 		next = table_of(w, raw);
+		repeated = next && is_repeated(w, level, index, raw);
+		if (repeated)
+			next = NULL;
 		if (next && !is_safe(w, first, last)) {
 			ret = WALK_LOCK;
 			break;
 		}
-		ret = add_entry(w, level, table, index, raw, next);
+		ret = add_entry(w, level, table, index, raw, next, repeated);
 		if (ret)
 			break;
 		if (next) {
@@ -655,6 +680,11 @@ static int walk_table(struct walk *w, const struct ptscope_level *level, const u
 				break;
 		} else {
 			advance(w, last);
+		}
+		/* A range that begins within the entry has told a part of its table only. */
+		if ((next || repeated) && w->job->ranges[w->at->range].first <= first) {
+			w->at->told[level->number].raw = raw;
+			w->at->told[level->number].last = last;
 		}
 		if (w->finished || last == table_last)
 			break;

@@ -168,9 +168,17 @@ def _from_current(kernel: Kernel, current: Path) -> Fetched | None:
             known["foreign_release"],
             current.parent / known["version"],
         )
+        # A kernel that was made from another configuration is not this one.
+        if known.get("inputs", "") != _inputs(kernel):
+            return None
     except (OSError, ValueError, KeyError):
         return None
     return found if found.root.is_dir() else None
+
+
+def _inputs(kernel: Kernel) -> str:
+    """Names what of this checkout a kernel is built from; empty where nothing is."""
+    return "" if kernel.built is None else store.digest(*source.inputs(kernel.built))
 
 
 def _folder(version: str) -> str:
@@ -217,7 +225,15 @@ def fetch(kernel: Kernel) -> Fetched:
         return cached
     store.write(
         current,
-        json.dumps({"version": folder, "release": release, "foreign_release": foreign}, indent=1)
+        json.dumps(
+            {
+                "version": folder,
+                "release": release,
+                "foreign_release": foreign,
+                "inputs": _inputs(kernel),
+            },
+            indent=1,
+        )
         + "\n",
     )
     _prune(home, folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from . import junit, kernels, package, paths
 from .errors import Missing, UsageError, VmError
 from .kernels import Kernel
-from .plan import MAIN, Row, matrix_rows
+from .plan import ANY_KERNEL, ANY_VARIANT, MAIN, Row, matrix_rows
 from .qemu import Machine
 from .say import say, warn
 from .scratch import scratch_dir
@@ -21,6 +21,27 @@ from .testrun import Result, Runner, failed_lines, judge, machines
 
 PAGE_SIZES = {"arm64-16k": "16K"}
 """What kernels with other pages than 4K end with."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a row of `MAIN` runs."""
+
+    name: str
+    why: str
+    """Explains the name below the table."""
+
+
+CHOICES = {
+    (): Choice("all tests", ""),
+    (ANY_KERNEL,): Choice(
+        "kernel tests", "what all kernels show alike is left to the architecture's first kernel"
+    ),
+    (ANY_KERNEL, ANY_VARIANT): Choice(
+        "variant tests", "what all variants show alike is left to the kernel's first variant"
+    ),
+}
+"""By the marks a row leaves out."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +60,10 @@ class Target:
     @property
     def what(self) -> str:
         """Which tests, and on how many CPUs."""
-        return "tests" if self.row.scenario == MAIN else f"{self.row.scenario}, {self.row.smp} CPUs"
+        if self.row.scenario == MAIN:
+            return CHOICES[self.row.without].name
+        cpus = f", {self.row.smp} CPUs" if self.row.smp > 1 else ""
+        return f"{self.row.scenario}{cpus}"
 
     def names(self) -> set[str]:
         """What it can be chosen by."""
@@ -73,9 +97,14 @@ def select(names: Sequence[str]) -> list[Target]:
     """The targets chosen by all of ``names`` of one kind; none means all.
 
     Several names of kernels (or variants, ...) add up; names of different kinds narrow each other
-    down. Raises `UsageError` for a name that chooses nothing.
+    down. Raises `UsageError` for a name that chooses nothing. Only the whole matrix leaves a test
+    to another of its rows.
     """
-    everything = [Target(k, row) for k in kernels.KERNELS.values() for row in matrix_rows(k)]
+    everything = [
+        Target(kernel, row)
+        for kernel in kernels.KERNELS.values()
+        for row in matrix_rows(kernel, sparing=not names)
+    ]
     if not names:
         return everything
     known = {name for target in everything for name in target.names()}
@@ -125,6 +154,10 @@ def table(outcomes: Sequence[Outcome]) -> str:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in (heads, *rows)
+    ]
+    ran = {outcome.target.what for outcome in outcomes}
+    lines += [
+        f"{each.name}: {each.why}" for each in CHOICES.values() if each.why and each.name in ran
     ]
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
     lines += failed_lines(results)
@@ -187,17 +220,25 @@ def run_matrix(names: list[str], jobs: int) -> int:
             machine = ready.machines[target.row.name]
             return Outcome(target, runner.guest(target.row, machine, target.kernel), ready.release)
 
-        # Downloads and builds of the next kernels go on while guests of the first ones run.
-        with ThreadPoolExecutor(1) as preparer, ThreadPoolExecutor(jobs) as pool:
+        # Downloads and builds of the next kernels go on while guests of the first ones run. A
+        # kernel that is built takes longest and is begun at once, or its guests would wait for it.
+        with (
+            ThreadPoolExecutor(1) as preparer,
+            ThreadPoolExecutor(1) as builder,
+            ThreadPoolExecutor(jobs) as pool,
+        ):
             prepared = {
-                each: preparer.submit(_prepare, kernels.kernel(each), targets, scratch / each)
-                for each in chosen
+                kernel.name: (builder if kernel.built else preparer).submit(
+                    _prepare, kernel, targets, scratch / kernel.name
+                )
+                for kernel in map(kernels.kernel, chosen)
             }
             futures = [pool.submit(run, target) for target in targets]
             try:
                 outcomes = [future.result() for future in futures]
             except BaseException:
                 preparer.shutdown(wait=False, cancel_futures=True)
+                builder.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=False, cancel_futures=True)
                 runner.stop()
                 raise

@@ -90,6 +90,7 @@ def collect(folder: Path) -> ModuleSet:
     tree: dict[str, cpio.Entry] = {}
     with tempfile.TemporaryDirectory(prefix="ptscope-modules-") as scratch:
         target = Path(scratch) / "lib" / "modules" / release
+        target.mkdir(parents=True)  # a kernel may have no module at all
         for name in order:
             path = known[name][0]
             plain = path.split(".ko")[0] + ".ko"

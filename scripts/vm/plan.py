@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which guests `make test` boots and what each runs. A new scenario is a row.
+"""Which guests `make test` and `make matrix` boot and what each runs. A new scenario is a row.
 
 Guest tests learn where they run from the environment:
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .kernels import CHECKING, Kernel
+from .kernels import CHECKING, DEFAULT, KERNELS, Kernel
 from .variants import VARIANTS
 
 MAIN = "main"
@@ -49,6 +49,8 @@ class Row:
     tests: tuple[str, ...]
     """Files below tests/guest; none means all that no scenario has."""
     smp: int = 1
+    without: tuple[str, ...] = ()
+    """Marks of tests (tests/guest/conftest.py) that another guest of the same run has."""
     module: str = "loaded"
     """What must become of ptscope.ko."""
     init: tuple[str, ...] = ()
@@ -78,7 +80,10 @@ class Row:
         """pytest's arguments in the guest."""
         if self.tests:
             return [f"/tests/guest/{name}" for name in self.tests]
-        return ["/tests/guest", *(f"--ignore=/tests/guest/{name}" for name in SCENARIO_FILES)]
+        marks = " and ".join(f"not {mark}" for mark in self.without)
+        chosen = ["-m", marks] if marks else []
+        ignored = (f"--ignore=/tests/guest/{name}" for name in SCENARIO_FILES)
+        return ["/tests/guest", *chosen, *ignored]
 
     def environment(self, kernel: Kernel) -> dict[str, str]:
         """What the tests are told."""
@@ -115,6 +120,19 @@ def race(arch: str, variant: str, seconds: int, prefix: str = "") -> Row:
 
 # The longest first: two guests run at a time.
 PLAN: tuple[Row, ...] = (
+    # Compilers are slow under emulation.
+    Row(
+        "dkms",
+        "5-level",
+        ("test_dkms.py",),
+        smp=2,
+        module="none",
+        init=("vm.module=none",),
+        seconds=2 * SECONDS,
+        workstation=True,
+    ),
+    # Large ones: 4 GiB resident, many thousand VMAs.
+    Row("programs", "5-level", ("test_programs.py",), memory=6656, seconds=2 * SECONDS),
     Row(MAIN, "pti", ()),
     Row(MAIN, "5-level", ()),
     Row(MAIN, "4-level", ()),
@@ -156,40 +174,46 @@ BENCH_KERNELS = ("debian-6.1-amd64", "debian-6.12-amd64")
 """What `make bench` measures on when not told otherwise."""
 
 
-def matrix_rows(kernel: Kernel) -> tuple[Row, ...]:
-    """What `make matrix` boots for a kernel: all of `MAIN` in every variant, and some races."""
+ANY_VARIANT, ANY_KERNEL = "any_variant", "any_kernel"
+"""Marks of tests that show the same elsewhere: MARKS in tests/guest/conftest.py."""
+
+
+def matrix_rows(kernel: Kernel, *, sparing: bool = False) -> tuple[Row, ...]:
+    """What `make matrix` boots for a kernel: all of `MAIN` in every variant, and some races.
+
+    ``sparing`` leaves tests out that another row of the whole matrix has: what does not depend on
+    levels or PTI runs in the kernel's first variant, what does not depend on the kernel on the
+    architecture's first kernel (on the default one where it is of that architecture).
+    """
     prefix = f"{kernel.name}-"
-    rows = [Row(MAIN, variant, (), prefix=prefix) for variant in kernel.levels]
+    rows = [
+        Row(
+            MAIN,
+            variant,
+            (),
+            without=_spared(kernel, variant) if sparing else (),
+            prefix=prefix,
+        )
+        for variant in MATRIX_MAIN.get(kernel.name, tuple(kernel.levels))
+    ]
     rows += [
         race(kernel.arch, variant, seconds, prefix)
         for variant, seconds in MATRIX_RACES.get(kernel.name, {}).items()
     ]
     rows += [replace(row, prefix=prefix) for row in KERNEL_ROWS.get(kernel.name, ())]
-    rows += [
-        Row(
-            "dkms",
-            variant,
-            ("test_dkms.py",),
-            smp=2,
-            module="none",
-            init=("vm.module=none",),
-            # Compilers are slow under emulation, and the machine may do other things.
-            seconds=2 * SECONDS,
-            prefix=prefix,
-            workstation=True,
-        )
-        for variant in MATRIX_DKMS.get(kernel.name, ())
-    ]
     return tuple(rows)
+
+
+def _spared(kernel: Kernel, variant: str) -> tuple[str, ...]:
+    if variant != kernel.default_variant:
+        return ANY_KERNEL, ANY_VARIANT
+    same = [each.name for each in KERNELS.values() if each.arch == kernel.arch]
+    return () if kernel.name == (DEFAULT if DEFAULT in same else same[0]) else (ANY_KERNEL,)
 
 
 PLANTED = "/lib/ptscope/ptscope-plant.ko"
 # What one kernel alone is asked.
 KERNEL_ROWS: dict[str, tuple[Row, ...]] = {
-    "debian-6.1-amd64": (
-        # Large ones: 4 GiB resident, 10,000 VMAs.
-        Row("programs", "5-level", ("test_programs.py",), memory=6656),
-    ),
     CHECKING: (
         Row("checks", "5-level", ("test_ptdump.py", "test_failslab.py")),
         Row("checks", "4-level-pti", ("test_ptdump.py",)),
@@ -217,6 +241,9 @@ KERNEL_ROWS: dict[str, tuple[Row, ...]] = {
 }
 
 
+# The kernel that checks itself is slow; its other variant dumps its tables (see KERNEL_ROWS).
+MATRIX_MAIN: dict[str, tuple[str, ...]] = {CHECKING: ("5-level",)}
+
 # Variants and seconds. Long on the kernel that frees tables in most ways (per-VMA locks, page-table
 # reclaim by MADV_DONTNEED) and on the one that checks itself; a short one for each other
 # architecture and page size, and where the locking differs most.
@@ -228,10 +255,4 @@ MATRIX_RACES: dict[str, dict[str, int]] = {
     "debian-7.2-arm64-16k": {"lpa2": 30},
     "debian-7.2-riscv64": {"sv48": 30},
     CHECKING: {"5-level": 120},
-}
-
-# Compilers need minutes under emulation, so one kernel for each way in which Debian ships headers.
-MATRIX_DKMS: dict[str, tuple[str, ...]] = {
-    "debian-6.1-amd64": ("5-level",),
-    "debian-6.12-amd64": ("4-level",),
 }

@@ -291,6 +291,12 @@ static const char *check_part(struct stream *stream, const struct part *part,
 
 		if (problem)
 			return problem;
+		if (table->record.flags & PTSCOPE_REPEATED) {
+			if (part->entries[i] != first || !is_table(facts, first, level))
+				return wrong("%s part at %#llx repeats what is not the same table",
+					     level->name, table->address);
+			continue;
+		}
 		if (i + 1 < table->count && is_table(facts, part->entries[i], level))
 			return wrong("%s part at %#llx goes on past a table entry", level->name,
 				     table->address);

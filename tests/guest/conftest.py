@@ -18,6 +18,12 @@ import witness
 from own import Own
 from puppet import Commands, Puppet
 
+MARKS = {
+    "any_variant": "shows the same in every variant of a kernel: levels and PTI do not matter",
+    "any_kernel": "shows the same on every kernel of an architecture",
+}
+"""What a guest may leave out when another one of the same run has it; the harness chooses."""
+
 collect_ignore = [
     "test_failslab.py",
     "test_dkms.py",
@@ -36,6 +42,12 @@ collect_ignore = [
 PAGE = witness.PAGE
 HUGE = witness.HUGE
 SWAP_BYTES = 128 << 20
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marks known."""
+    for name, meaning in MARKS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ END = struct.Struct("<HHIIIQ")
 
 AGAIN = 1
 USER_PGD = 2
+REPEATED = 8
 LOCKS = {1: "read", 2: "write", 3: "none"}
 ENDS = {1: "done", 2: "exited", 3: "execed", 4: "unstable"}
 LEVELS = {5: "pgd", 4: "p4d", 3: "pud", 2: "pmd", 1: "pte"}

@@ -118,6 +118,7 @@ def test_tables_by_level_are_vmpte(furnished: Puppet, layout: Layout) -> None:
     assert counted * PAGE == witness.status_kb(furnished.pid, "VmPTE") * 1024
 
 
+@pytest.mark.any_variant
 def test_a_batch_is_bounded_and_consistent(furnished: Puppet, layout: Layout) -> None:
     """Small and large buffers give the same entries."""
     whole = [(0, layout.user_last)]
@@ -133,6 +134,7 @@ def test_a_batch_is_bounded_and_consistent(furnished: Puppet, layout: Layout) ->
     assert steady(small) == steady(large)
 
 
+@pytest.mark.any_variant
 def test_ranges_are_walked_in_their_order_and_bounds(furnished: Puppet, layout: Layout) -> None:
     shared = next(vma for vma in witness.vmas(furnished.pid) if "/dev/zero" in vma.name)
     ranges = [(shared.start + 10 * PAGE, shared.start + 20 * PAGE - 1),
@@ -145,6 +147,7 @@ def test_ranges_are_walked_in_their_order_and_bounds(furnished: Puppet, layout: 
         shared.start + i * PAGE for i in (*range(10, 20), 30)]
 
 
+@pytest.mark.any_variant
 def test_empty_ranges_cost_nothing(puppet: Puppet, layout: Layout) -> None:
     empty = [(witness.nowhere(), witness.nowhere() * 3 // 2 - 1)]
     (batch,) = rawfiles.dump(puppet.pid, empty, rawfiles.WITH_VMAS)

@@ -181,6 +181,7 @@ def walk_all(pid: int, places: list[int], huge: int) -> None:
     command.walk(pid, huge)
 
 
+@pytest.mark.any_variant
 def test_nothing_is_kept_open() -> None:
     def open_files() -> list[str]:
         # the descriptor that lists the directory is gone when it is looked at
@@ -195,6 +196,7 @@ def test_nothing_is_kept_open() -> None:
     assert open_files() == before
 
 
+@pytest.mark.any_variant
 def test_stats_count_what_was_done(puppet: Puppet) -> None:
     address = puppet.map(PAGE)
     puppet.touch("write", address)
@@ -211,6 +213,7 @@ def test_stats_count_what_was_done(puppet: Puppet) -> None:
     assert rawfiles.stats()["longest_lock_ns"] > 0
 
 
+@pytest.mark.any_variant
 def test_killed_target_is_freed_while_its_dump_is_open(
     puppet: Puppet, eventually: Eventually
 ) -> None:
@@ -235,6 +238,7 @@ def test_killed_target_is_freed_while_its_dump_is_open(
         assert os.read(fd, rawfiles.MAX_READ) == b""
 
 
+@pytest.mark.any_variant
 def test_exit_and_zombie_in_the_middle_of_a_dump(large: Puppet) -> None:
     child = large.fork()
     with rawfiles.opened("dump") as fd:
@@ -248,6 +252,7 @@ def test_exit_and_zombie_in_the_middle_of_a_dump(large: Puppet) -> None:
     assert end.address >= last.address > 0
 
 
+@pytest.mark.any_variant
 def test_exec_in_the_middle_of_a_dump(large: Puppet) -> None:
     with rawfiles.opened("dump") as fd:
         os.write(fd, rawfiles.request(large.pid, [(0, user_last())]))
@@ -261,6 +266,7 @@ def test_exec_in_the_middle_of_a_dump(large: Puppet) -> None:
     assert rawfiles.walk(large.pid, text).entries[-1].level == "pte"
 
 
+@pytest.mark.any_variant
 def test_leader_exits_in_the_middle_of_a_dump(large: Puppet) -> None:
     """The address space lives on with the thread, so the dump goes on."""
     with rawfiles.opened("dump") as fd:
@@ -272,6 +278,7 @@ def test_leader_exits_in_the_middle_of_a_dump(large: Puppet) -> None:
     assert last.records[-1].status == "done"
 
 
+@pytest.mark.any_variant
 def test_many_walks_do_not_hold_the_address_space(eventually: Eventually) -> None:
     """mm_users comes back: were it kept, this would eat 192 MiB."""
     size = 16 * MIB
@@ -292,6 +299,7 @@ def rmmod() -> subprocess.CompletedProcess[str]:
     return subprocess.run(["rmmod", "ptscope"], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.any_variant
 @pytest.mark.parametrize("name", ["walk", "dump", "stats", "layout"])
 def test_module_stays_while_a_file_is_open(name: str) -> None:
     with rawfiles.opened(name):
@@ -301,6 +309,7 @@ def test_module_stays_while_a_file_is_open(name: str) -> None:
         assert Path("/sys/module/ptscope").exists()
 
 
+@pytest.mark.any_variant
 def test_module_can_be_unloaded_and_loaded_again(puppet: Puppet) -> None:
     address = puppet.map(PAGE)
     puppet.touch("write", address)
@@ -344,6 +353,7 @@ def in_pid_namespace(action: Callable[[], None]) -> str:
     return text
 
 
+@pytest.mark.any_variant
 def test_pid_means_the_process_of_the_caller_s_namespace(puppet: Puppet) -> None:
     outside = puppet.pid
 

@@ -16,6 +16,8 @@ import witness
 from puppet import Puppet
 from rawfiles import RANGE, REQUEST, request
 
+pytestmark = pytest.mark.any_variant
+
 PAGE = witness.PAGE
 KTHREADD = 2
 """kthreadd is the second task of every Linux."""
@@ -305,10 +307,12 @@ def test_command_says_why(name: str, puppet: Puppet, causes: dict[str, str]) -> 
     causes[name] = error["cause"]
 
 
+@pytest.mark.any_kernel
 def test_command_without_addresses() -> None:
     assert command.ptscope("walk", "self").status == 2
 
 
+@pytest.mark.any_kernel
 def test_exit_status_of_a_process_of_its_own() -> None:
     """What the shell sees of a refusal; test_walk.py has a success."""
     done = command.run("walk", UNUSED_PID, "0x1000")

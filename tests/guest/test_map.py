@@ -110,6 +110,7 @@ def test_tables_are_vmpte(furnished: Puppet) -> None:
     assert counted * PAGE == sum(tables["by_level"].values())
 
 
+@pytest.mark.any_variant
 def test_the_huge_zero_page_is_not_resident(puppet: Puppet) -> None:
     address = puppet.map(2 * HUGE, align=HUGE)
     puppet.advise(address, 2 * HUGE, "hugepage")
@@ -128,6 +129,7 @@ def test_the_huge_zero_page_is_not_resident(puppet: Puppet) -> None:
     assert answer["compared"]["vmpte"] == "equal"
 
 
+@pytest.mark.any_variant
 def test_what_could_be_huge(puppet: Puppet) -> None:
     """Aligned ranges with pages; not where madvise forbids it, and not what is huge."""
     address = puppet.map(4 * HUGE, align=HUGE)
@@ -186,6 +188,7 @@ class Liar:
             offset += size
 
 
+@pytest.mark.any_kernel
 def test_a_source_that_lies_is_found_out(
     puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +208,7 @@ def test_a_source_that_lies_is_found_out(
     assert "1 DIFFER" in result.out
 
 
+@pytest.mark.any_kernel
 def test_a_process_that_never_holds_still() -> None:
     """Whatever it does meanwhile is a change, never a finding."""
     with subprocess.Popen([sys.executable, "-c", RESTLESS], stdout=subprocess.PIPE) as process:
@@ -218,6 +222,7 @@ def test_a_process_that_never_holds_still() -> None:
             process.kill()
 
 
+@pytest.mark.any_variant
 @pytest.mark.parametrize("target", ["self", 1])
 def test_other_processes(target: object) -> None:
     answer = mapped(target)
@@ -226,6 +231,7 @@ def test_other_processes(target: object) -> None:
     assert answer["compared"]["findings"] == []
 
 
+@pytest.mark.any_kernel
 def test_text_and_csv(furnished: Puppet) -> None:
     text = command.ptscope("map", furnished.pid)
     assert text.status == 0, text.err
@@ -240,6 +246,7 @@ def test_text_and_csv(furnished: Puppet) -> None:
     assert sum(int(row["mapped"]) for row in rows) == answer["total"]["mapped"]
 
 
+@pytest.mark.any_variant
 def test_without_the_module_there_are_leaves(furnished: Puppet) -> None:
     answer = mapped(furnished.pid, "--source", "pagemap")
     whole = mapped(furnished.pid)
@@ -252,6 +259,7 @@ def test_without_the_module_there_are_leaves(furnished: Puppet) -> None:
             assert ours["resident"] == theirs["resident"]
 
 
+@pytest.mark.any_kernel
 def test_layout_and_kernel_are_named(puppet: Puppet) -> None:
     answer = mapped(puppet.pid)
     assert answer["kernel"] == os.uname().release
@@ -275,6 +283,7 @@ def peak(pid: int) -> int:
     return int(kib) * KB
 
 
+@pytest.mark.any_kernel
 def test_memory_does_not_grow_with_the_process(puppet: Puppet) -> None:
     """4 GiB resident, of 64 MiB of memory that is mapped 64 times."""
     small = peak(puppet.pid)

@@ -16,6 +16,8 @@ import witness
 from command import Result
 from puppet import Puppet
 
+pytestmark = pytest.mark.any_variant
+
 NOBODY = 65534
 # include/uapi/linux/capability.h
 CAP_SYS_ADMIN = 21

@@ -197,6 +197,7 @@ def test_agrees_with_pagemap(name: str, target: Commands, swap: None) -> None:
     assert {key: figures[key] for key, _ in case.smaps} == dict(case.smaps)
 
 
+@pytest.mark.any_variant
 # clearing 1 GiB takes an emulated CPU seconds
 @pytest.mark.parametrize("name", [name for name in CASES if name != "hugetlb 1 GiB"])
 def test_text_and_binary_and_json_are_the_same_entries(
@@ -283,6 +284,7 @@ def test_zero_page_is_one_frame(puppet: Puppet) -> None:
     assert walk["effective"]["write"]
 
 
+@pytest.mark.any_variant
 def test_shared_memory_is_one_frame_in_two_processes(puppet: Puppet) -> None:
     address = puppet.map(2 * PAGE, kind="shared")
     puppet.store(address, b"shared")
@@ -358,6 +360,7 @@ def test_user_copy_of_the_pgd_decides_under_pti(puppet: Puppet) -> None:
         assert printed.user_pgd.pa == printed.entries[0].pa + PAGE
 
 
+@pytest.mark.any_variant
 def test_swap_entry_survives_a_round_trip(puppet: Puppet, swap: None) -> None:
     address = puppet.map(PAGE)
     puppet.store(address, b"swapped out and in")
@@ -378,6 +381,7 @@ def need(fact: str, why: str) -> None:
         pytest.skip(why)
 
 
+@pytest.mark.any_variant
 def test_write_protection_by_userfaultfd(puppet: Puppet) -> None:
     need("bit.uffd_wp", "this kernel has no write protection by userfaultfd on this machine")
     address = puppet.map(2 * PAGE)
@@ -394,6 +398,7 @@ def test_write_protection_by_userfaultfd(puppet: Puppet) -> None:
         assert walk["effective"]["write"] is not protected
 
 
+@pytest.mark.any_variant
 def test_marker_of_a_protected_page_that_is_not_there(puppet: Puppet) -> None:
     """userfaultfd keeps the protection of a page of shared memory in a special swap entry."""
     need("bit.uffd_wp", "this kernel has no write protection by userfaultfd on this machine")
@@ -409,6 +414,7 @@ def test_marker_of_a_protected_page_that_is_not_there(puppet: Puppet) -> None:
     assert witness.page(puppet.pid, address).uffd_wp
 
 
+@pytest.mark.any_variant
 def test_poisoned_page(puppet: Puppet) -> None:
     need("swap.kind.hwpoison", "this kernel is built without CONFIG_MEMORY_FAILURE")
     address = written(puppet)
@@ -445,6 +451,7 @@ def test_processes_share_a_table_of_hugetlb_pages(puppet: Puppet) -> None:
     assert command.walk(puppet.pid, address)["mapping"] == walks[0]["mapping"]
 
 
+@pytest.mark.any_variant
 def test_soft_dirty_follows_clear_refs(puppet: Puppet) -> None:
     need("bit.soft_dirty", "this kernel has no soft-dirty bit on this machine")
     address = puppet.map(2 * PAGE)
@@ -468,6 +475,7 @@ def test_protection_key(puppet: Puppet) -> None:
     assert compare.last_entry(command.walk(puppet.pid, address))["pkey"] == key
 
 
+@pytest.mark.any_kernel
 def test_compare_counts_every_entry(puppet: Puppet, swap: None) -> None:
     kinds = (written, read_only_touched, text, swapped, just_unmapped)
     addresses = [make(puppet) for make in kinds]
@@ -505,6 +513,7 @@ def lying_mask(what: str) -> int:
     return value & -value if name.startswith("mask.") else 1 << value
 
 
+@pytest.mark.any_kernel
 @pytest.mark.parametrize("what", LIES)
 def test_a_source_that_lies_is_caught(
     puppet: Puppet, monkeypatch: pytest.MonkeyPatch, what: str
@@ -539,6 +548,7 @@ def test_a_source_that_lies_is_caught(
     assert compare.differences(differing[1], page, soft_dirty_mask()) != []
 
 
+@pytest.mark.any_kernel
 def test_a_chain_that_is_none_is_refused(puppet: Puppet, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry of another table is not shown as if it belonged to the walk."""
     address = written(puppet)

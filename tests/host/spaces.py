@@ -208,9 +208,13 @@ def snapshot(
     most: int = 1 << 30,
     maps: bytes = b"",
     chunk: int | None = None,
+    batches: Sequence[bytes] | None = None,
     **changes: object,
 ) -> bytes:
-    """A snapshot file of a space; `changes` are to the header. `chunk` bytes make a chunk."""
+    """A snapshot file of a space, or of these batches.
+
+    `changes` are to the header. `chunk` bytes make a chunk.
+    """
     layout = space.layout
     said = {"layout": layout, "ranges": ((0, layout.user_last),), **changes}
     header = replace(HEADER, **said)  # type: ignore[arg-type]
@@ -221,11 +225,10 @@ def snapshot(
     if maps:
         writer.add_maps(maps)
     request = Request(42, header.ranges, True, True)
-    source = ModuleSource(
-        Host(), Path("/nowhere"), layout, opener=lambda path: Batches(stream(space, most))
-    )
-    with ModuleStream(source, request) as batches:
-        for _ in writer.add_stream(batches):
+    given = stream(space, most) if batches is None else list(batches)
+    source = ModuleSource(Host(), Path("/nowhere"), layout, opener=lambda path: Batches(given))
+    with ModuleStream(source, request) as read:
+        for _ in writer.add_stream(read):
             pass
-        writer.finish(batches, Memory({"VmPTE": 32}, {}))
+        writer.finish(read, Memory({"VmPTE": 32}, {}))
     return file.getvalue()

@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -286,10 +287,20 @@ def test_closed_pipe_is_quiet() -> None:
         assert process.wait() == -signal.SIGPIPE
 
 
-def test_full_disk_is_said_in_one_line() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("walk", "--source", "pagemap", "self", "3"),
+        ("map", "0", "--json"),
+        ("map", "--frob", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_full_disk_is_said_in_one_line(words: Sequence[str]) -> None:
+    """Also where it is an error that cannot be written."""
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [*PTSCOPE, "walk", "--source", "pagemap", "self", "3"],
+            [*PTSCOPE, *words],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -297,6 +308,12 @@ def test_full_disk_is_said_in_one_line() -> None:
         )
     assert result.returncode == os.EX_IOERR
     assert result.stderr == "ptscope: cannot write the output: No space left on device\n"
+
+
+def test_an_error_that_cannot_be_said_is_in_the_status() -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run([*PTSCOPE, "map", "0"], stderr=full, check=False)
+    assert result.returncode == UsageError.exit_status
 
 
 def test_closed_stdout_is_an_error() -> None:
@@ -348,10 +365,20 @@ def test_cffi_itself_is_needed_to_build_only() -> None:
     assert walk_without("cffi").returncode == 0
 
 
-def test_interrupt_is_quiet() -> None:
+@pytest.mark.parametrize(
+    ("inherited", "status"),
+    [
+        (signal.SIG_DFL, -signal.SIGINT),
+        # What `sh` does for `ptscope … &` in a script: Ctrl-C is meant for what runs in front.
+        (signal.SIG_IGN, 7),
+    ],
+)
+def test_interrupt_is_quiet_and_stays_ignored_where_it_was(
+    inherited: signal.Handlers, status: int
+) -> None:
     code = (
         "import os, signal, ptscope.cli as cli, ptscope.__main__ as main\n"
-        "cli.run = lambda arguments: os.kill(os.getpid(), signal.SIGINT)\n"
+        "cli.run = lambda arguments: os.kill(os.getpid(), signal.SIGINT) or 7\n"
         "main.main()\n"
     )
     result = subprocess.run(
@@ -359,27 +386,10 @@ def test_interrupt_is_quiet() -> None:
         capture_output=True,
         text=True,
         check=False,
-        # Whoever runs the tests in the background may have had them ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, inherited),
     )
-    assert result.returncode == -signal.SIGINT
+    assert result.returncode == status
     assert result.stderr == ""
-
-
-def test_interrupts_that_a_parent_had_ignored_stay_ignored() -> None:
-    # What `sh` does for `ptscope … &` in a script: Ctrl-C is meant for what runs in front.
-    code = (
-        "import os, signal, sys, ptscope.cli as cli, ptscope.__main__ as main\n"
-        "cli.run = lambda arguments: os.kill(os.getpid(), signal.SIGINT) or 7\n"
-        "main.main()\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )
-    assert result.returncode == 7
 
 
 @pytest.mark.parametrize("name", COMMANDS)

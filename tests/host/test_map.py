@@ -145,6 +145,30 @@ def four(count: int = 4) -> bytes:
     return s.batch() + area(BASE, 8) + down(BASE, s.PTE) + pte(BASE, pages(count)) + s.end()
 
 
+def test_vmas_that_are_alike_are_counted_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is worked out once for many is added up for all, also when not all is remembered."""
+    count = 700
+    starts = [BASE + 16 * i * PAGE for i in range(count)]
+    body = [s.batch()]
+    for i, start in enumerate(starts):
+        full = 1 + i % 5
+        body.append(area(start, 8))
+        body += [down(start, s.PTE)] if not i else []
+        if i and not start & (PMD - 1):
+            body.append(s.table(2, s.FIVE.index("pmd", start), [0x2067], 0x1000, start & -PMD))
+        body.append(pte(start, pages(full, 1000 * i)))
+    stream = b"".join([*body, s.end()])
+    smaps = [witness(start, 8, Rss=4 * (1 + i % 5)) for i, start in enumerate(starts)]
+    total_pages = sum(1 + i % 5 for i in range(count))
+    monkeypatch.setattr("ptscope.space.usage.MOST_ALIKE", 3)
+    monkeypatch.setattr("ptscope.raw.summary.MOST_KNOWN", 2)
+    process = Process([stream], [smaps], [counters(total_pages, 2 + -(-count * 16 // 512))])
+    rows, agreement = process.compare()
+    assert [row.usage.resident for row in rows] == [PAGE * (1 + i % 5) for i in range(count)]
+    assert total(row.usage for row in rows).resident == total_pages * PAGE
+    assert agreement.findings == ()
+
+
 def test_all_agree() -> None:
     process = Process([four()], [[witness(BASE, 8, Rss=16)]], [counters(4, 3)])
     (row,), agreement = process.compare()

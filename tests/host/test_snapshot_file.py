@@ -33,8 +33,8 @@ if sys.argv[3] == "named":
             raise OSError(95, "no")
         return real(path, flags, *more, **kw)
     os.open = refuse
-# Whoever runs the tests in the background may have had them ignored.
-for ignored in (signal.SIGINT, signal.SIGQUIT):
+# Whoever runs the tests in the background, or by nohup, may have had them ignored.
+for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     signal.signal(ignored, signal.SIG_DFL)
 with atomic.whole_file(Path(sys.argv[1]), False) as out:
     out.write(b"half")

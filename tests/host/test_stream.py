@@ -106,7 +106,10 @@ BAD: dict[str, tuple[bytes, str]] = {
     "level six": (HEAD + s.table(6, 0, [0], 0, 0), "level"),
     "level six after the root": (HEAD + PGD + s.table(6, 0, [0], 0, 0), "level"),
     "table of a header alone": (HEAD + s.record(s.TABLE, 0, b""), "size"),
-    "table flags": (HEAD + s.table(s.PGD, 0, [0], 0, 0, 8), "flag"),
+    "table flags": (HEAD + s.table(s.PGD, 0, [0], 0, 0, 16), "flag"),
+    "first entry repeated": (HEAD + s.table(s.PGD, 0, [7], 0, 0, s.REPEATED), "flag"),
+    "PTEs repeated": (HEAD + PGD + P4D + PUD + s.table(
+        s.PMD, 0, [7], 0, 0) + s.table(s.PTE, 1, [7], 0, 4096, s.REPEATED), "flag"),
     "user copy below the root": (HEAD + PGD + s.table(s.P4D, 0, [0], 0, 0, s.USER_PGD), "flag"),
     "no entries": (HEAD + s.table(s.PGD, 0, [], 0, 0), "none"),
     "index too large": (HEAD + s.table(s.PGD, 512, [0], 0, 0), "than a table has"),

@@ -59,7 +59,7 @@ def single(raws: Iterable[int], first: int = BASE, last: int | None = None) -> V
     index = s.FIVE.index("pte", first)
     stream = s.batch() + s.vma(first, end) + down(s.FIVE, first, s.PTE)
     (vma,), outside = sums(s.FIVE, stream + s.table(s.PTE, index, raws, 0x2000, first) + s.end())
-    assert not any(level.states for level in outside.levels.values())
+    assert not any(level.states for level in outside.entries.levels.values())
     return vma
 
 
@@ -70,7 +70,7 @@ def test_random_entries_are_summed_as_they_are_decoded(name: str) -> None:
         room = min(4 * level.entries, (layout.user_last + 1) // level.span)
         raws = list(values(layout, level.name, 2000, 7))[:room]
         vmas = summed(layout, level.name, raws)
-        got = vmas.levels[level.name]
+        got = vmas.entries.levels[level.name]
         states: Counter[str] = Counter()
         mapped: Counter[str] = Counter()
         swapped: Counter[str] = Counter()
@@ -89,9 +89,9 @@ def test_random_entries_are_summed_as_they_are_decoded(name: str) -> None:
         assert got.states == states
         assert got.mapped == mapped
         assert got.swapped == swapped
-        assert vmas.kinds == kinds
+        assert vmas.entries.kinds == kinds
         assert sum(got.groups.values()) == groups
-        assert runs(layout, level.name, raws) == (vmas.runs, vmas.run_pages)
+        assert runs(layout, level.name, raws) == (vmas.entries.runs, vmas.entries.run_pages)
 
 
 def holds(layout: Layout, entry: object, word: str) -> bool:
@@ -146,8 +146,8 @@ def runs(layout: Layout, level: str, raws: list[int]) -> tuple[dict[int, int], d
 def test_runs_go_on_over_tables_and_stop_at_gaps() -> None:
     frames = [7, 8, 9, 9, 10, 12, 11, 10, 100]
     vma = single([frame << 12 | LEAF for frame in frames] + [0, 102 << 12 | LEAF])
-    assert vma.runs == {0: 5, 1: 2}
-    assert vma.run_pages == {0: 5, 1: 5}
+    assert vma.entries.runs == {0: 5, 1: 2}
+    assert vma.entries.run_pages == {0: 5, 1: 5}
 
     first = BASE + PMD - 4 * PAGE
     index = s.FIVE.index("pte", first)
@@ -156,8 +156,8 @@ def test_runs_go_on_over_tables_and_stop_at_gaps() -> None:
     stream += s.table(s.PMD, 1, [0x3000 | s.TABLE_BITS], 0x1000, BASE + PMD)
     stream += s.table(s.PTE, 0, [(54 + i) << 12 | LEAF for i in range(12)], 0x3000, BASE + PMD)
     (vma,), _ = sums(s.FIVE, stream)
-    assert vma.run_pages == {4: 16}
-    assert vma.tables == {"pte": 2, "pmd": 1, "pud": 1, "p4d": 1}
+    assert vma.entries.run_pages == {4: 16}
+    assert vma.entries.tables == {"pte": 2, "pmd": 1, "pud": 1, "p4d": 1}
 
 
 def test_a_run_does_not_go_on_over_the_top_of_the_address_field() -> None:
@@ -168,7 +168,7 @@ def test_a_run_does_not_go_on_over_the_top_of_the_address_field() -> None:
         s.batch() + s.vma(BASE, BASE + PMD) + down(s.FIVE, BASE, s.PTE)
         + s.table(s.PTE, 0, [top - PAGE, top, top + PAGE, top + 2 * PAGE], 0x2000, BASE),
     )  # fmt: skip
-    assert vma.run_pages == {1: 4}
+    assert vma.entries.run_pages == {1: 4}
 
 
 def test_huge_pages_continue_runs_of_small_ones() -> None:
@@ -177,28 +177,28 @@ def test_huge_pages_continue_runs_of_small_ones() -> None:
     stream += s.table(s.PMD, 0, [huge, 0x3000 | s.TABLE_BITS], 0x1000, BASE)
     stream += s.table(s.PTE, 0, [(0x40000000 + PMD) | LEAF], 0x3000, BASE + PMD)
     (vma,), _ = sums(s.FIVE, stream)
-    assert vma.runs == {9: 1}
-    assert vma.run_pages == {9: 513}
-    assert vma.levels["pmd"].states == {"leaf": 1, "table": 1}
-    assert (vma.small_ranges, vma.small_range_pages) == (1, 1)
+    assert vma.entries.runs == {9: 1}
+    assert vma.entries.run_pages == {9: 513}
+    assert vma.entries.levels["pmd"].states == {"leaf": 1, "table": 1}
+    assert (vma.entries.small_ranges, vma.entries.small_range_pages) == (1, 1)
 
 
 def test_inverted_frames_go_down() -> None:
     """PROT_NONE pages of x86-64 store their frames inverted."""
     inverted = [((frame << 12) ^ 0x000FFFFFFFFFF000) | 0x100 for frame in (5, 6, 7, 6)]
-    assert single(inverted).run_pages == {0: 1, 1: 3}
+    assert single(inverted).entries.run_pages == {0: 1, 1: 3}
 
 
 def test_special_entries_are_no_runs() -> None:
-    assert single([5 << 12 | 0x225, 6 << 12 | 0x225]).runs == {}
+    assert single([5 << 12 | 0x225, 6 << 12 | 0x225]).entries.runs == {}
 
 
 def test_small_ranges_are_those_wholly_inside() -> None:
     raws = [5 << 12 | LEAF]
-    assert single(raws, BASE, BASE + PMD - PAGE).small_ranges == 0
-    assert single(raws, BASE + PAGE, BASE + 2 * PMD).small_ranges == 0
+    assert single(raws, BASE, BASE + PMD - PAGE).entries.small_ranges == 0
+    assert single(raws, BASE + PAGE, BASE + 2 * PMD).entries.small_ranges == 0
     vma = single([5 << 12 | LEAF, 0, 0, 0, 0, 9 << 12 | LEAF], BASE, BASE + PMD)
-    assert (vma.small_ranges, vma.small_range_pages) == (1, 2)
+    assert (vma.entries.small_ranges, vma.entries.small_range_pages) == (1, 2)
 
 
 def test_a_vma_goes_on_in_the_next_batch_and_nothing_is_counted_twice() -> None:
@@ -208,11 +208,11 @@ def test_a_vma_goes_on_in_the_next_batch_and_nothing_is_counted_twice() -> None:
     again += down(s.FIVE, BASE + PAGE, s.PTE, s.AGAIN)
     again += s.table(s.PTE, 1, [6 << 12 | LEAF], 0x2000, BASE + PAGE) + s.end()
     (vma,), outside = sums(s.FIVE, first, again)
-    assert vma.levels["pte"].states == {"leaf": 2}
-    assert vma.tables == {"pte": 1, "pmd": 1, "pud": 1, "p4d": 1}
-    assert vma.run_pages == {1: 2}
+    assert vma.entries.levels["pte"].states == {"leaf": 2}
+    assert vma.entries.tables == {"pte": 1, "pmd": 1, "pud": 1, "p4d": 1}
+    assert vma.entries.run_pages == {1: 2}
     assert (vma.batches, vma.changed) == (2, False)
-    assert outside.tables == {}
+    assert outside.entries.tables == {}
 
     grown = again.replace(s.vma(BASE, BASE + PMD, flags=s.AGAIN),
                           s.vma(BASE, BASE + 2 * PMD, flags=s.AGAIN))
@@ -233,28 +233,28 @@ def test_a_table_counts_for_the_first_vma_that_it_maps() -> None:
     stream += s.table(s.PMD, 70, [0x5000 | s.TABLE_BITS], 0x1000, far + 6 * PMD)
     stream += s.table(s.PTE, 0, [7 << 12 | LEAF], 0x5000, far + 6 * PMD)
     (first, second), outside = sums(s.FIVE, stream)
-    assert first.tables == {"pte": 1, "pmd": 1, "pud": 1, "p4d": 1}
-    assert second.tables == {}
-    assert outside.tables == {"pte": 2}
-    assert outside.levels["pte"].states == {"leaf": 1}
+    assert first.entries.tables == {"pte": 1, "pmd": 1, "pud": 1, "p4d": 1}
+    assert second.entries.tables == {}
+    assert outside.entries.tables == {"pte": 2}
+    assert outside.entries.levels["pte"].states == {"leaf": 1}
 
 
 def test_entries_behind_the_end_of_a_vma_are_outside() -> None:
     stream = s.batch() + s.vma(BASE, BASE + 2 * PAGE) + down(s.FIVE, BASE, s.PTE)
     stream += s.table(s.PTE, 0, [(5 + i) << 12 | LEAF for i in range(5)], 0x2000, BASE)
     (vma,), outside = sums(s.FIVE, stream)
-    assert vma.levels["pte"].states == {"leaf": 2}
-    assert vma.run_pages == {1: 2}
-    assert outside.levels["pte"].states == {"leaf": 3}
-    assert outside.run_pages == {1: 3}
+    assert vma.entries.levels["pte"].states == {"leaf": 2}
+    assert vma.entries.run_pages == {1: 2}
+    assert outside.entries.levels["pte"].states == {"leaf": 3}
+    assert outside.entries.run_pages == {1: 3}
 
 
 def test_without_vmas_everything_is_outside() -> None:
     stream = s.batch() + s.chain(BASE, 5 << 12 | LEAF) + s.end()
     vmas, outside = sums(s.FIVE, stream)
     assert vmas == []
-    assert outside.levels["pte"].mapped["dirty"] == 1
-    assert outside.tables == {"pte": 1, "pmd": 1, "pud": 1, "p4d": 1}
+    assert outside.entries.levels["pte"].mapped["dirty"] == 1
+    assert outside.entries.tables == {"pte": 1, "pmd": 1, "pud": 1, "p4d": 1}
     assert outside.vma is None
 
 
@@ -262,7 +262,7 @@ def test_the_user_copy_is_not_counted() -> None:
     """Under PTI the root is there twice."""
     root = s.table(s.PGD, 0, [0x2000 | s.TABLE_BITS], 0x9000, 0, s.USER_PGD)
     _, outside = sums(s.PTI, s.batch() + root + s.chain(0, 5 << 12 | LEAF, layout=s.PTI))
-    assert outside.levels["pgd"].states == {"table": 1}
+    assert outside.entries.levels["pgd"].states == {"table": 1}
 
 
 def test_candidates_for_the_huge_zero_page() -> None:
@@ -291,7 +291,7 @@ def test_many_vmas_of_a_batch_come_in_their_order() -> None:
     vmas, _ = sums(s.FIVE, stream)
     starts = [vma.vma.start for vma in vmas if isinstance(vma.vma, RawVma)]
     assert starts == [BASE + number * PAGE for number in range(1000)]
-    assert all(not level.states for vma in vmas for level in vma.levels.values())
+    assert all(not level.states for vma in vmas for level in vma.entries.levels.values())
 
 
 @pytest.mark.parametrize("data", [b"", s.end(), s.batch(1), s.batch() + s.batch()])

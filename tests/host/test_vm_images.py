@@ -114,3 +114,15 @@ def test_modules_come_after_what_they_need() -> None:
     assert path == "kernel/drivers/virtio/virtio_pci.ko.xz"
     assert needs == ["virtio_pci_modern_dev", "virtio", "virtio_ring"]
     assert known["virtio_ring"] == ("kernel/a/virtio-ring.ko.xz", [])
+
+
+def test_kernel_without_modules_is_one(tmp_path: Path) -> None:
+    """As one that was built with everything in it."""
+    folder = tmp_path / "lib/modules/6.12.0"
+    folder.mkdir(parents=True)
+    lists = ("modules.builtin", "modules.order")
+    for name in lists:
+        (folder / name).write_text("")
+    found = modules.collect(folder)
+    assert found.boot_order == ()
+    assert {f"lib/modules/6.12.0/{name}" for name in lists} <= set(found.tree)

@@ -62,14 +62,24 @@ def test_no_selection_is_everything_and_races_are_some() -> None:
     assert {target.kernel.name for target in races} == set(plan.MATRIX_RACES)
 
 
-def test_dkms_is_tried_where_the_table_says_in_guests_of_their_own() -> None:
-    rows = [target for target in matrix.select([]) if target.row.scenario == "dkms"]
-    assert {target.kernel.name for target in rows} == set(plan.MATRIX_DKMS)
-    assert {"debian-6.1-amd64", "debian-6.12-amd64"} <= set(plan.MATRIX_DKMS)
-    others = [target for target in matrix.select([]) if target not in rows]
-    assert all(target.row.workstation and target.row.module == "none" for target in rows)
-    assert not any(target.row.workstation for target in others)
-    assert "test_dkms.py" in plan.SCENARIO_FILES
+def test_only_the_whole_matrix_leaves_a_test_to_another_row() -> None:
+    main = [target for target in matrix.select([]) if target.row.scenario == plan.MAIN]
+    assert [target.row.name for target in main if not target.row.without] == [
+        "debian-6.1-amd64-5-level", "debian-6.1-arm64-48-bit", "debian-6.12-riscv64-sv57",
+    ]  # fmt: skip
+    for kernel in kernels.KERNELS.values():
+        rows = [target.row for target in main if target.kernel is kernel]
+        whole = [row.variant for row in rows if plan.ANY_VARIANT not in row.without]
+        assert whole == [kernel.default_variant]
+    spared = next(t.row for t in main if t.row.name == "debian-7.2-amd64-pti")
+    assert "not any_kernel and not any_variant" in spared.pytest()
+    assert all(not target.row.without for target in matrix.select(["amd64", "riscv64"]))
+
+
+def test_the_workstation_is_a_guest_of_its_own() -> None:
+    rows = [row for row in plan.PLAN if row.workstation]
+    assert [row.tests for row in rows] == [("test_dkms.py",)]
+    assert rows[0].module == "none"
 
 
 def test_headers_are_again_as_they_are_when_installed(tmp_path: Path) -> None:
@@ -146,6 +156,16 @@ def test_table_tells_passed_failed_skipped_and_missing() -> None:
     assert lines[-1] == "19 passed, 1 failed, 2 skipped"
 
 
+def test_table_explains_what_rows_leave_to_others() -> None:
+    whole = [target for target in matrix.select([]) if target.kernel.name == "debian-7.3-amd64"]
+    found = [matrix.Outcome(target, Result("a", Counts(1, 0, 0), 1.0), "7.3") for target in whole]
+    text = matrix.table(found)
+    assert text.count("kernel tests ") == 1
+    assert text.count("variant tests ") == 3
+    assert "variant tests: what all variants show alike is left to" in text
+    assert "all tests" not in text
+
+
 def test_reasons_of_skips_are_read() -> None:
     root = junit.parse(
         '<testsuites><testsuite><testcase classname="c" name="n"><skipped message="why"/>'
@@ -169,6 +189,6 @@ def test_warnings_of_a_build_are_found_and_its_remark_is_not() -> None:
 
 def test_what_make_test_leaves_out_is_said() -> None:
     said = testrun.left_out()
-    assert "debian-6.1-amd64 dkms" in said
+    assert "debian-6.1-amd64 4-level-pti" in said
     assert "debian-7.2-riscv64" in said
     assert "5-level" not in said

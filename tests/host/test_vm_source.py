@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,21 @@ def test_a_device_tree_is_changed_in_one_word_only() -> None:
     wanted = variants.variant("sv57", "riscv64").mmu_type.encode() + b"\0"
     changed, count = qemu.MMU_TYPE.subn(wanted, tree)
     assert (changed, count) == (b"\0cpu@0\0riscv\0riscv,sv57\0riscv,svpbmt\0", 1)
+
+
+def test_a_kernel_of_another_configuration_is_built_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = kernels.kernel(kernels.CHECKING)
+    (tmp_path / "1").mkdir()
+    current = tmp_path / "current"
+    known = {"version": "1", "release": "6.12", "foreign_release": None}
+    inputs = fetch._inputs(kernel)
+    current.write_text(json.dumps({**known, "inputs": inputs}))
+    assert fetch._from_current(kernel, current) is not None
+    monkeypatch.setattr(source, "inputs", lambda built: ["another"])
+    assert fetch._from_current(kernel, current) is None
+    monkeypatch.undo()
+    current.write_text(json.dumps(known))
+    assert fetch._from_current(kernel, current) is None
+    assert fetch._from_current(kernels.kernel(kernels.DEFAULT), current) is not None

@@ -8,12 +8,15 @@ are is decided by who calls (`confirm`).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
-from ptscope.check.scan import PMD, PTE, Area, Scan
+from ptscope.check.scan import MOST_KNOWN, PMD, PTE, STATES, Area, Scan
 from ptscope.check.witness import Status
+from ptscope.decode.compiled import STATE
 from ptscope.decode.layout import Layout
 from ptscope.decode.table import MAPPED
 from ptscope.target.smaps import PMD_FIELDS, SmapsVma
@@ -29,6 +32,7 @@ _EVENTS = 64
 _FAULT_AROUND = 1 << 16
 _LEAST_BATCH = 32
 _RSS_COUNTERS = 3
+_PMDS = slice(STATES * PMD, STATES * (PMD + 1))
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,47 @@ class Disagreement:
     witness_name: str
 
 
+class Amounts(NamedTuple):
+    """What a VMA has by its entries, in bytes: see the methods of Counting of these names.
+
+    `unsure`: it has entries of which it depends on the kernel whether they count.
+    """
+
+    resident: tuple[int, int]
+    huge: int
+    hugetlb: int
+    swapped: int
+    unseen: int
+    unsure: int
+
+
 @dataclass(frozen=True)
 class Counting:
     """How one kernel counts. `cpus` are those that are online."""
 
     layout: Layout
     cpus: int = 1
+    _known: dict[object, Amounts] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def amounts(self, area: Area) -> Amounts:
+        """All that is compared of a VMA; worked out once for those that are alike."""
+        flags = area.vm_flags & self.layout.facts.get("vm.pfnmap", 0)
+        key = (area.counts, area.zero_huge, area.hugetlb, flags)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            found = self._known[key] = Amounts(
+                self.resident(area),
+                self.huge(area),
+                self.hugetlb(area),
+                self.swapped(area),
+                self.unseen(area) * self.spans.get(PMD, 0),
+                area.at_all_levels(*_UNSURE),
+            )
+        return found
 
     def has(self, area: Area, name: str) -> bool:
         """Whether the VMA has a flag."""
@@ -111,8 +150,19 @@ class Counting:
         counted = [
             above for above, below in pairwise(walked) if names[below] in ("pud", "pmd", "pte")
         ]
-        tables = sum(area.count(level, "table") for area in scan.all_areas for level in counted)
-        least, most = (sum(ends) for ends in zip(*map(self.reserve, scan.all_areas), strict=True))
+        alike = Counter(area.counts for area in scan.all_areas)
+        column = STATE["table"]
+        tables = sum(
+            counts.by_state[STATES * level + column] * times
+            for counts, times in alike.items()
+            for level in counted
+        )
+        least = most = 0
+        for area in scan.all_areas:
+            # Most have no huge page, so that there is nothing to work out.
+            if any(area.counts.by_state[_PMDS]):
+                low, high = self.reserve(area)
+                least, most = least + low, most + high
         return (tables + least) * self.layout.page_size, (tables + most) * self.layout.page_size
 
     def reserve(self, area: Area) -> tuple[int, int]:
@@ -147,22 +197,22 @@ class Counting:
 
 def of_vma(counting: Counting, area: Area, smaps: SmapsVma) -> Iterator[Disagreement]:
     """Where smaps and the entries of one VMA disagree."""
-    least, most = counting.resident(area)
+    ours = counting.amounts(area)
+    least, most = ours.resident
     rss = smaps.get("Rss")
     if not least <= rss <= most:
         yield Disagreement("resident", area, least, rss, "resident", "Rss")
     pairs = [
-        ("huge", counting.huge(area), PMD_FIELDS, "in huge pages"),
-        ("hugetlb", counting.hugetlb(area), ("Shared_Hugetlb", "Private_Hugetlb"), "in hugetlb"),
+        ("huge", ours.huge, PMD_FIELDS, "in huge pages"),
+        ("hugetlb", ours.hugetlb, ("Shared_Hugetlb", "Private_Hugetlb"), "in hugetlb"),
     ]
-    for invariant, ours, figures, what in pairs:
+    for invariant, amount, figures, what in pairs:
         theirs = smaps.get(*figures)
-        unsure = area.at_all_levels(*_UNSURE)
-        if invariant == "huge" and counting.unseen(area) and theirs <= ours:
+        if invariant == "huge" and ours.unseen and theirs <= amount:
             continue
-        if ours != theirs and not (invariant == "hugetlb" and unsure):
-            yield Disagreement(invariant, area, ours, theirs, what, " + ".join(figures))
-    swapped = counting.swapped(area)
+        if amount != theirs and not (invariant == "hugetlb" and ours.unsure):
+            yield Disagreement(invariant, area, amount, theirs, what, " + ".join(figures))
+    swapped = ours.swapped
     swap = smaps.get("Swap")
     if not counting.has(area, "pfnmap") and (swapped > swap or (swapped < swap and not area.inode)):
         yield Disagreement("swapped", area, swapped, swap, "swapped out", "Swap")
@@ -171,15 +221,16 @@ def of_vma(counting: Counting, area: Area, smaps: SmapsVma) -> Iterator[Disagree
 def of_process(counting: Counting, scan: Scan, status: Status) -> Iterator[Disagreement]:
     """Where status, statm and the entries of a whole process disagree."""
     size = sum(area.end - area.start for area in scan.areas)
-    rss = [counting.resident(area) for area in scan.areas]
-    least, most = sum(low for low, _ in rss), sum(high for _, high in rss)
+    amounts = [counting.amounts(area) for area in scan.areas]
+    least = sum(each.resident[0] for each in amounts)
+    most = sum(each.resident[1] for each in amounts)
     # The counters have these, whatever smaps says.
-    least += sum(counting.unseen(area) for area in scan.areas) * counting.spans.get(PMD, 0)
+    least += sum(each.unseen for each in amounts)
     rss_slack = counting.slack(status, _RSS_COUNTERS)
-    swap = sum(counting.swapped(area) for area in scan.areas)
+    swap = sum(each.swapped for each in amounts)
     swap_slack = counting.slack(status, 1)
-    hugetlb = sum(counting.hugetlb(area) for area in scan.areas)
-    sharing = any(counting.may_share(area) for area in scan.areas)
+    hugetlb = sum(each.hugetlb for each in amounts)
+    sharing = any(counting.may_share(area) for area in scan.areas if area.hugetlb)
     unsure = any(area.at_all_levels(*_UNSURE) for area in scan.areas if area.hugetlb)
     tables, most_tables = counting.tables(scan)
     # invariant, what, the least and the most that is right, the kernel's figure and its name

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,7 +36,7 @@ from ptscope.source.pagemap import PagemapFile
 from ptscope.source.stream import open_stream
 from ptscope.target.frame import BITS, Frame
 from ptscope.target.process import Pid
-from ptscope.target.smaps import SmapsVma
+from ptscope.target.smaps import Beside, SmapsVma, read_smaps
 
 # Witnesses that a target without a directory in /proc lacks: the kernel half.
 _SUMS_OF_VMAS = ("resident", "huge", "hugetlb", "swapped")
@@ -186,6 +186,11 @@ class Live:
         assert self._target is not None
         return smaps_of(self._target.proc)
 
+    def in_order(self) -> Iterator[SmapsVma]:
+        """smaps, each VMA when it is asked for."""
+        assert self._target is not None
+        return read_smaps(self._target.proc)
+
     def status(self) -> Status:
         """See `confirm.Readings`."""
         assert self._target is not None
@@ -289,11 +294,11 @@ class Checker:
     def _sums(self, confirmer: Confirmer, live: Live, scan: Scan) -> list[Outcome]:
         outcomes = []
         if self.wanted.intersection(_SUMS_OF_VMAS):
-            smaps = live.smaps()
+            smaps = Beside(live.in_order())
             vmas: list[tuple[Area, str]] = []
             for area in scan.areas:
-                theirs = smaps.get(area.start)
-                if theirs is None or theirs.vma.end != area.end:
+                theirs = smaps.find(area.start, area.end)
+                if theirs is None:
                     vmas += [(area, name) for name in _SUMS_OF_VMAS if name in self.wanted][:1]
                     continue
                 vmas += [

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,7 +30,13 @@ PMD = 2
 GROUP: int = lib.PTSCOPE_WHY_GROUP
 U64 = (1 << 64) - 1
 
-_STATES: int = lib.PTSCOPE_STATES
+# The part of the C structure that Counts are made of, and how many different ones are remembered.
+_COUNTS = slice(
+    ffi.offsetof("struct ptscope_area", "counts"), ffi.offsetof("struct ptscope_area", "digest")
+)
+MOST_KNOWN = 4096
+
+STATES: int = lib.PTSCOPE_STATES
 
 
 class Pages(Protocol):
@@ -48,13 +55,33 @@ class Suspect:
     why: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Counts:
+    """Entries by 11 * level + state; `special` the mapped ones with the special bit by level.
+
+    VMAs of one scan that have the same have the same object: what follows from it is worked out
+    once, and a hundred thousand VMAs do not take a hundred thousand lists.
+    """
+
+    by_state: tuple[int, ...]
+    special: tuple[int, ...]
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            tuple(map(operator.add, self.by_state, other.by_state)),
+            tuple(map(operator.add, self.special, other.special)),
+        )
+
+
+NO_COUNTS = Counts((0,) * 66, (0,) * 6)
+
+
 @dataclass(slots=True)
 class Area:
     """A VMA, or with `end` 0 all that is outside of them: how many entries of each kind it has.
 
-    `counts` are entries by 11 * level + state, `special` the mapped ones with the special bit by
-    level. `zero_huge` counts PMDs that map the huge zero page. Digests of two readings are equal
-    when all entries are, but for bits that the hardware changes.
+    `zero_huge` counts PMDs that map the huge zero page. Digests of two readings are equal when all
+    entries are, but for bits that the hardware changes.
     """
 
     start: int
@@ -62,14 +89,18 @@ class Area:
     vm_flags: int
     inode: int
     hugetlb: bool
-    counts: list[int]
-    special: list[int]
+    counts: Counts
     digest: int
     zero_huge: int = 0
 
+    @property
+    def special(self) -> tuple[int, ...]:
+        """Mapped entries with the special bit, by level."""
+        return self.counts.special
+
     def count(self, level: int, *states: str) -> int:
         """Entries of a level in these states."""
-        return sum(self.counts[_STATES * level + STATE[state]] for state in states)
+        return sum(self.counts.by_state[STATES * level + STATE[state]] for state in states)
 
     def at_all_levels(self, *states: str) -> int:
         """Entries in these states at whatever level."""
@@ -82,8 +113,7 @@ class Area:
 
     def add(self, other: Area) -> None:
         """More of the same VMA, from the next batch."""
-        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        self.special = [a + b for a, b in zip(self.special, other.special, strict=True)]
+        self.counts += other.counts
         self.digest = (self.digest + other.digest) & U64
 
 
@@ -106,7 +136,7 @@ class Scan:
     """
 
     areas: list[Area] = field(default_factory=list)
-    outside: Area = field(default_factory=lambda: Area(0, 0, 0, 0, False, [0] * 66, [0] * 6, 0))
+    outside: Area = field(default_factory=lambda: Area(0, 0, 0, 0, False, NO_COUNTS, 0))
     suspects: list[Suspect] = field(default_factory=list)
     differing: list[int] = field(default_factory=list)
     tables: list[Placed] = field(default_factory=list)
@@ -155,6 +185,7 @@ class Scanner:
         layout = self.layout
         self._limits = limits_of(entries_by_number(layout))
         self._kept: list[Any] = []
+        self._known: dict[bytes, Counts] = {}
         self._c = ffi.new("struct ptscope_check *")
         c = self._c
         for level in layout.levels:
@@ -162,7 +193,7 @@ class Scanner:
             c.rules[level.number] = compiled(layout).levels[level.name]
             c.unaligned[level.number] = unaligned_bits(layout, level.name)
             for state, number in STATE.items():
-                c.explained[_STATES * level.number + number] = rules.explained[state] & U64
+                c.explained[STATES * level.number + number] = rules.explained[state] & U64
         c.rows, c.row_count = self._keep(compiled_rows(self.machine))
         if self.ranges is not None:
             c.ranges, c.range_count = self._keep(_c_ranges(self.ranges.known))
@@ -228,7 +259,7 @@ class Scanner:
                 break
             row = c.suspects[i]
             out.suspects.append(Suspect(row.address, row.level, row.why))
-        areas = [_area(c.areas[i]) for i in range(c.area_count)]
+        areas = [self._area(c.areas[i]) for i in range(c.area_count)]
         for i in range(c.table_count):
             row = c.tables[i]
             out.tables.append(Placed(row.pa, row.address, row.level, areas[row.area].hugetlb))
@@ -242,6 +273,17 @@ class Scanner:
                 last.zero_huge = zero
             else:
                 out.areas.append(area)
+
+    def _area(self, row: Any) -> Area:
+        key = ffi.buffer(ffi.addressof(row))[_COUNTS]
+        counts = self._known.get(key)
+        if counts is None:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            counts = self._known[key] = Counts(tuple(row.counts), tuple(row.special))
+        return Area(
+            row.start, row.end, row.vm_flags, row.inode, bool(row.hugetlb), counts, row.digest
+        )
 
     def _find_zero_pages(self, areas: list[Area]) -> None:
         c = self._c
@@ -295,19 +337,6 @@ def _care(uffd_wp_shown: bool, hidden: bool) -> int:
     """Present, swapped, soft-dirty, uffd-wp (shown from 5.14 on), and frame or swap entry."""
     numbers = 0 if hidden else (1 << 55) - 1
     return 1 << 63 | 1 << 62 | 1 << 55 | numbers | (1 << 57 if uffd_wp_shown else 0)
-
-
-def _area(row: Any) -> Area:
-    return Area(
-        row.start,
-        row.end,
-        row.vm_flags,
-        row.inode,
-        bool(row.hugetlb),
-        list(row.counts),
-        list(row.special),
-        row.digest,
-    )
 
 
 def _c_ranges(ranges: tuple[Range, ...]) -> tuple[Any, int]:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import json
@@ -134,6 +135,15 @@ def run(arguments: Sequence[str]) -> int:
     An error goes to stderr as two lines. With `--json` among the arguments it goes to stdout as
     `{"error": {…}}`, so that a program reads one stream in all cases.
     """
+    try:
+        return _run(arguments)
+    except OSError as error:
+        if error.errno not in OUTPUT_ERRNOS:
+            raise
+        return _output_failed(error)
+
+
+def _run(arguments: Sequence[str]) -> int:
     words = list(arguments) or ["--help"]
     try:
         status = cli.main(
@@ -149,10 +159,6 @@ def run(arguments: Sequence[str]) -> int:
         return 130
     except ImportError as error:
         return report(_missing_part(error), as_json="--json" in arguments)
-    except OSError as error:
-        if error.errno not in OUTPUT_ERRNOS:
-            raise
-        return _output_failed(error)
     return status if isinstance(status, int) else 0
 
 
@@ -176,9 +182,12 @@ def report(error: PtscopeError, as_json: bool) -> int:
 
 def say(cause: str, remedy: str | None) -> None:
     """Write a cause, and the remedy below it, to stderr. They may quote names of processes."""
-    click.echo(f"ptscope: {printable(cause)}", err=True)
+    lines = [f"ptscope: {printable(cause)}"]
     if remedy:
-        click.echo(f"  remedy: {printable(remedy)}", err=True)
+        lines.append(f"  remedy: {printable(remedy)}")
+    # What cannot be said changes no exit status.
+    with contextlib.suppress(OSError):
+        click.echo("\n".join(lines), err=True)
 
 
 def _examples(name: str, examples: Sequence[str]) -> str:
@@ -196,7 +205,7 @@ def _missing_part(error: ImportError) -> PtscopeError:
 
 def _output_failed(error: OSError) -> int:
     """Say that stdout could not be written; what is left for it goes nowhere."""
-    click.echo(f"ptscope: cannot write the output: {error.strerror}", err=True)
+    say(f"cannot write the output: {error.strerror}", None)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return os.EX_IOERR
 

@@ -7,6 +7,7 @@ import csv
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Protocol
@@ -21,6 +22,7 @@ from ptscope.views.text import printable
 
 # More than this of JSON goes to a file: nothing may be printed before it is known that all is well.
 IN_MEMORY = 4 << 20
+AT_ONCE = 0.1  # seconds
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,24 @@ class Text:
         self._subject = subject
         click.echo(click.style(f"{subject.pid} {printable(subject.comm)}", bold=True))
         click.echo(click.style(header(subject.layout), dim=True))
+        self._lines: list[str] = []
+        self._printed = time.monotonic()
 
     def row(self, row: Row) -> None:
-        """A line."""
-        click.echo(row_line(row, self._subject.page_size))
+        """A line; some are printed together, which is faster."""
+        self._lines.append(row_line(row, self._subject.page_size))
+        if time.monotonic() - self._printed > AT_ONCE:
+            self._print()
+
+    def _print(self) -> None:
+        if self._lines:
+            click.echo("\n".join(self._lines))
+        self._lines.clear()
+        self._printed = time.monotonic()
 
     def totals(self, totals: Totals) -> None:
         """The block below the VMAs."""
+        self._print()
         click.echo()
         click.echo(totals_text(totals))
 

@@ -31,7 +31,9 @@ from ptscope.walk import Who, interpret
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("file", metavar="FILE")
 @click.argument("addresses", metavar="[ADDR...]", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="For programs: one object; with ADDR, one a line."
+)
 def show(file: str, addresses: Sequence[str], as_json: bool) -> int:
     """What the snapshot FILE holds (- is stdin); or the walk of each ADDR in it.
 

@@ -105,7 +105,7 @@ static int check_table(struct ptscope_cursor *cursor, const struct ptscope_recor
 
 	if (record->size < sizeof(*table))
 		return PTSCOPE_BAD_SIZE;
-	if (record->flags & ~(PTSCOPE_AGAIN | PTSCOPE_USER_PGD))
+	if (record->flags & ~(PTSCOPE_AGAIN | PTSCOPE_USER_PGD | PTSCOPE_REPEATED))
 		return PTSCOPE_BAD_FLAGS;
 	if (table->level < PTSCOPE_LEVEL_PTE || table->level > PTSCOPE_LEVEL_PGD)
 		return PTSCOPE_BAD_LEVEL;
@@ -113,6 +113,8 @@ static int check_table(struct ptscope_cursor *cursor, const struct ptscope_recor
 	if (!entries)
 		return PTSCOPE_BAD_LEVEL;
 	if (record->flags & PTSCOPE_USER_PGD && table->level != PTSCOPE_LEVEL_PGD)
+		return PTSCOPE_BAD_FLAGS;
+	if (record->flags & PTSCOPE_REPEATED && (table->level == PTSCOPE_LEVEL_PTE || !table->index))
 		return PTSCOPE_BAD_FLAGS;
 	if (!table->count || table->count > entries || table->index > entries - table->count)
 		return PTSCOPE_BAD_COUNT;

@@ -391,7 +391,7 @@ static void take_part(struct ptscope_summary *s, const struct ptscope_table *tab
 	__u64 span = level->rules->span, count = table->count, inside = 0;
 	__u64 address = table->address;
 
-	if (table->record.flags & (PTSCOPE_AGAIN | PTSCOPE_USER_PGD))
+	if (table->record.flags & (PTSCOPE_AGAIN | PTSCOPE_USER_PGD | PTSCOPE_REPEATED))
 		return;
 	/* Entries that reach into the VMA; those behind its end are outside of it. */
 	if (s->in_vma && address < s->current.vma.end &&

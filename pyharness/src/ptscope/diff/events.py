@@ -61,7 +61,7 @@ def events(stream: RawStream, tables: Tables) -> Iterator[RawVma | Entries]:
         lib.ptscope_cursor_start(cursor, buffer, len(batch), sequence, limits)
         while (kind := lib.ptscope_cursor_next(cursor)) > 0:
             flags = cursor.record.flags
-            if flags & (lib.PTSCOPE_AGAIN | lib.PTSCOPE_USER_PGD):
+            if flags & (lib.PTSCOPE_AGAIN | lib.PTSCOPE_USER_PGD | lib.PTSCOPE_REPEATED):
                 continue
             if kind == lib.PTSCOPE_RECORD_VMA:
                 yield raw_vma(ffi.cast("struct ptscope_vma *", cursor.record))

@@ -134,7 +134,7 @@ def check_module_file(patient: Patient) -> Result:
         return Result(
             "ok" if host.module_loaded else "warn",
             "no ptscope.ko found in the places where it is installed or built",
-            None if host.module_loaded else build_remedy(host.release, "insmod kmod/ptscope.ko"),
+            None if host.module_loaded else build_remedy(host.release),
         )
     try:
         magic = vermagic(path)
@@ -145,7 +145,7 @@ def check_module_file(patient: Patient) -> Result:
     return Result(
         "warn" if host.module_loaded else "fail",
         f"{path}: built for {release_of(magic)}, but {host.release} is running",
-        build_remedy(host.release, f"insmod {path}"),
+        build_remedy(host.release),
     )
 
 

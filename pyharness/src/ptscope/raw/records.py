@@ -35,6 +35,9 @@ class RawTable:
     raws: tuple[int, ...]
     again: bool
     user_pgd: bool
+    repeated: bool = False
+    """Of the kernel half: all entries have the value of the one before, whose table alone was
+    reported."""
 
     def entry(self, position: int, span: int) -> RawEntry:
         """The entry at `position` of this part; `span` is the bytes one entry of the level maps."""

@@ -203,6 +203,7 @@ def _table(record: Any) -> RawTable:
         raws=tuple(ffi.unpack(ffi.cast("uint64_t *", record + 1), record.count)),
         again=bool(record.record.flags & lib.PTSCOPE_AGAIN),
         user_pgd=bool(record.record.flags & lib.PTSCOPE_USER_PGD),
+        repeated=bool(record.record.flags & lib.PTSCOPE_REPEATED),
     )
 
 

@@ -36,20 +36,17 @@ class LevelSums:
     groups: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class VmaSums:
-    """What one VMA has; `vma` is None for what lies outside of all VMAs.
+@dataclass(frozen=True, slots=True, eq=False)
+class EntrySums:
+    """What the entries of a VMA add up to. VMAs that are alike have the same object.
 
     `levels` is by name, `tables` counts tables by their own level, each for the first VMA that it
     maps an address of. `kinds` counts entries by kind of swap entry. `runs` counts maximal runs
     of pages whose frames follow each other, and `run_pages` their pages, by the length's logarithm
     to base 2. `small_ranges` are ranges of one PMD entry, wholly in the VMA, with pages mapped by
-    PTEs: `small_range_pages`. `huge_frames` are candidates for the huge zero page: frames of clean,
-    read-only huge pages, with the number of entries. `changed`: the VMA was another in a later
-    batch; `batches`: how many it was read in.
+    PTEs: `small_range_pages`.
     """
 
-    vma: RawVma | None
     levels: Mapping[str, LevelSums]
     tables: Counts
     kinds: Counts
@@ -57,6 +54,19 @@ class VmaSums:
     run_pages: Mapping[int, int]
     small_ranges: int
     small_range_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class VmaSums:
+    """What one VMA has; `vma` is None for what lies outside of all VMAs.
+
+    `huge_frames` are candidates for the huge zero page: frames of clean, read-only huge pages, with
+    the number of entries. `changed`: the VMA was another in a later batch; `batches`: how many it
+    was read in.
+    """
+
+    vma: RawVma | None
+    entries: EntrySums
     huge_zero: int
     huge_frames: Mapping[int, int]
     huge_frames_lost: int
@@ -71,6 +81,7 @@ class Summary:
     rules: CompiledRules
     _state: Any = field(init=False, repr=False)
     _names: Mapping[int, str] = field(init=False, repr=False)
+    _known: dict[bytes, EntrySums] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         layout = self.layout
@@ -136,11 +147,31 @@ class Summary:
         return stream_error(self._state.sequence - 1, self._state.cursor.offset, code)
 
     def _sums(self, sums: Any, with_vma: bool) -> VmaSums:
+        # Of a hundred thousand VMAs most are small, and nearly all alike.
+        key = ffi.buffer(ffi.addressof(sums))[_ENTRIES]
+        entries = self._known.get(key)
+        if entries is None:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            entries = self._known[key] = self._entries(sums)
+        frames = sums.frame_count
+        return VmaSums(
+            vma=raw_vma(sums.vma) if with_vma else None,
+            entries=entries,
+            huge_zero=sums.huge_zero,
+            huge_frames={frame.pfn: frame.count for frame in sums.frames[0:frames]}
+            if frames
+            else {},
+            huge_frames_lost=sums.frames_lost,
+            changed=bool(sums.changed),
+            batches=sums.batches,
+        )
+
+    def _entries(self, sums: Any) -> EntrySums:
         # Most VMAs have entries at few levels, and many have none at all.
         filled = sums.filled
         with_runs = filled & lib.PTSCOPE_FILLED_RUNS
-        return VmaSums(
-            vma=raw_vma(sums.vma) if with_vma else None,
+        return EntrySums(
             levels={
                 name: _level(sums.levels[number]) if filled >> number & 1 else _EMPTY
                 for number, name in self._names.items()
@@ -151,11 +182,6 @@ class Summary:
             run_pages=_numbered(sums.run_pages) if with_runs else {},
             small_ranges=sums.small_ranges,
             small_range_pages=sums.small_range_pages,
-            huge_zero=sums.huge_zero,
-            huge_frames={frame.pfn: frame.count for frame in sums.frames[0 : sums.frame_count]},
-            huge_frames_lost=sums.frames_lost,
-            changed=bool(sums.changed),
-            batches=sums.batches,
         )
 
     def _tables(self, sums: Any) -> Counts:
@@ -164,6 +190,12 @@ class Summary:
         }
 
 
+# The part of the C structure that an EntrySums is made of; what is filled follows from it.
+_ENTRIES = slice(
+    ffi.offsetof("struct ptscope_sums", "levels"),
+    ffi.offsetof("struct ptscope_sums", "huge_zero"),
+)
+MOST_KNOWN = 1024
 _EMPTY = LevelSums({}, {}, {}, {})
 
 

@@ -13,6 +13,7 @@ from ptscope.decode.layout import Layout
 from ptscope.errors import BadLayout, BadSnapshot, Unsupported
 from ptscope.raw.records import END_STATUSES, EndStatus
 from ptscope.snapshot.container import damaged
+from ptscope.source.assemble import PERMISSIONS
 
 U64_MAX = (1 << 64) - 1
 
@@ -142,6 +143,9 @@ class Header:
         except Unsupported as error:
             reason = error.reason if isinstance(error, BadLayout) else error.cause
             raise damaged(name, f"the layout in it is none: {reason}") from None
+        missing = [key for key, *_ in PERMISSIONS if key not in layout.facts]
+        if missing:
+            raise damaged(name, f"the layout in it is none: it has no {missing[0]}")
         header = cls(
             layout=layout,
             target=Target(

@@ -9,6 +9,7 @@ at a time.
 from __future__ import annotations
 
 import bisect
+import shlex
 import shutil
 import sys
 import tempfile
@@ -86,6 +87,10 @@ class Snapshot:
                 copy.seek(0)
                 file = copy
             return cls(file, name)
+        except FileNotFoundError:
+            raise UsageError(
+                f"there is no file {name}", f"`ptscope dump PID -o {shlex.quote(name)}` makes one"
+            ) from None
         except OSError as error:
             raise UsageError(f"cannot read {name}: {error.strerror}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ptscope.decode.layout import Layout
 from ptscope.errors import BadStream
@@ -108,18 +109,23 @@ def _entry(layout: Layout, address: int, table: RawTable, span: int) -> RawEntry
     return entry
 
 
-def vma_of(layout: Layout, raw: RawVma) -> Vma:
-    """A VMA in the terms of /proc/PID/maps, without its name, which the module does not know."""
-    letters = (yes if raw.vm_flags & layout.facts[key] else no for key, yes, no in PERMISSIONS)
+@lru_cache(maxsize=256)
+def permissions_of(layout: Layout, vm_flags: int) -> str:
+    """The four characters of /proc/PID/maps for these flags."""
+    return "".join(yes if vm_flags & layout.facts[key] else no for key, yes, no in PERMISSIONS)
+
+
+def vma_of(layout: Layout, raw: RawVma, name: str = "") -> Vma:
+    """A VMA in the terms of /proc/PID/maps; the module does not know its name."""
     # maps shows no offset for anonymous memory, although its pgoff is not zero.
     is_file = raw.inode or raw.dev_major or raw.dev_minor
     return Vma(
         start=raw.start,
         end=raw.end,
-        permissions="".join(letters),
+        permissions=permissions_of(layout, raw.vm_flags),
         offset=raw.pgoff << layout.facts["page_shift"] if is_file else 0,
         device=f"{raw.dev_major:02x}:{raw.dev_minor:02x}",
         inode=raw.inode,
-        name="",
+        name=name,
         vm_flags=raw.vm_flags,
     )

@@ -28,13 +28,16 @@ DEBIAN_RELEASE = re.compile(
 )
 
 
-def build_remedy(release: str, load: str) -> str:
-    """How to get a module for the kernel `release`; `load` is the command that loads it."""
+def build_remedy(release: str) -> str:
+    """How to get a module for the kernel `release`, and have it loaded."""
     if DEBIAN_RELEASE.fullmatch(release):
-        return f"apt install linux-headers-{release}, build it with `make -C kmod`, then `{load}`"
+        return (
+            f"as root: `apt install linux-headers-{release} dkms`, then `make install` in the "
+            "checkout of ptscope"
+        )
     return (
         "get the headers of the running kernel, or its source tree after `make modules_prepare`; "
-        f"build it with `make -C kmod KDIR=TREE`, then `{load}`"
+        "build it with `make -C kmod KDIR=TREE`, then `insmod kmod/ptscope.ko` as root"
     )
 
 
@@ -48,12 +51,10 @@ def not_loaded(host: Host, path: Path | None = None) -> PtscopeError:
         )
     found = path or next(candidates(host), None)
     if found is None:
-        load = "insmod kmod/ptscope.ko"
         return Unsupported(
             "the module ptscope is not loaded, and no ptscope.ko was found",
-            build_remedy(host.release, load),
+            build_remedy(host.release),
         )
-    load = f"insmod {found}"
     try:
         built_for = release_of(vermagic(found))
     except (OSError, NotAModule) as error:
@@ -62,9 +63,9 @@ def not_loaded(host: Host, path: Path | None = None) -> PtscopeError:
         return Unsupported(
             f"the module is not loaded, and {found} was built for kernel {built_for}, not for "
             f"the running {host.release}",
-            build_remedy(host.release, load),
+            build_remedy(host.release),
         )
-    return Unsupported("the module ptscope is not loaded", f"as root: `{load}`")
+    return Unsupported("the module ptscope is not loaded", f"as root: `insmod {found}`")
 
 
 def release_of(magic: str) -> str:
@@ -83,7 +84,7 @@ def cannot_open(host: Host, path: Path, error: OSError) -> PtscopeError:
     if isinstance(error, FileNotFoundError):
         return Unsupported(
             f"the module is loaded, but {path} does not exist",
-            "load the module of this version: `rmmod ptscope`, then insmod it anew",
+            "load the module of this version: `make install` in the checkout of ptscope, as root",
         )
     return Unsupported(f"{path}: {error.strerror}")
 

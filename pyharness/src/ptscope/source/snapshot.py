@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from ptscope.decode.entry import decode
@@ -21,6 +21,10 @@ from ptscope.source.module import check_address
 from ptscope.source.stream import Progress, Request, entries_by_number
 from ptscope.target.process import Pid
 from ptscope.target.vma import Vma, named
+
+# A run of entries that repeat each other is one record at each level, or a few where it was cut by
+# the end of a batch: more than this is no work of the module.
+MOST_MOVES = 64
 
 
 class SnapshotStream(AbstractContextManager["SnapshotStream"]):
@@ -104,7 +108,7 @@ class SnapshotSource:
             check_dumped(self.snapshot, address)
         return [self._walk(address) for address in addresses]
 
-    def _walk(self, address: int) -> RawWalk:
+    def _walk(self, address: int, moves: int = 0) -> RawWalk:
         entries = entries_by_number(self.layout)
         best = _Chain([], None, "none")
         root_pa: int | None = None
@@ -127,13 +131,29 @@ class SnapshotSource:
             raise UsageError(
                 f"{self.snapshot.name} has no table at all: nothing was mapped in what was dumped"
             )
+        if best.repeated is not None:
+            if moves == MOST_MOVES:
+                raise damaged(self.snapshot.name, "entries repeat others without end")
+            found = (*best.entries, *self._below_repeated(best.repeated, address, moves + 1))
+        else:
+            found = tuple(self._with_empty(best.entries, address, root_pa))
         return RawWalk(
             address=address,
-            entries=tuple(self._with_empty(best.entries, address, root_pa)),
+            entries=found,
             user_pgd=best.user,
             vma=None if vma is None else vma_of(self.layout, vma),
             lock=best.lock,
         )
+
+    def _below_repeated(
+        self, table: RawTable, address: int, moves: int
+    ) -> Iterator[RawEntry]:
+        """What was reported below the entry that those of ``table`` repeat, as of ``address``."""
+        level = next(each for each in self.layout.levels if each.number == table.level)
+        moved = (address & -level.span) - (table.address - level.span)
+        for entry in self._walk(address - moved, moves).entries:
+            if entry.level < table.level:
+                yield replace(entry, address=entry.address + moved)
 
     def _with_empty(
         self, chain: Sequence[RawEntry], address: int, root_pa: int
@@ -156,11 +176,14 @@ class _Chain:
     entries: Sequence[RawEntry]
     user: RawEntry | None
     lock: Lock
+    repeated: RawTable | None = None
+    """Has the last entry, if it repeats the one before: see ptscope.h."""
 
 
 def _chain(layout: Layout, address: int, batch: Batch) -> _Chain:
     found: dict[int, RawEntry] = {}
     user: RawEntry | None = None
+    repeated: RawTable | None = None
     levels = {level.number: level for level in layout.levels}
     for table in batch.records:
         if not isinstance(table, RawTable):
@@ -173,12 +196,13 @@ def _chain(layout: Layout, address: int, batch: Batch) -> _Chain:
                 user = entry
             else:
                 found[table.level] = entry
+                repeated = table if table.repeated else None
     entries: list[RawEntry] = []
     for level in layout.levels:
         if level.number not in found:
             break
         entries.append(found[level.number])
-    return _Chain(entries, user, batch.lock)
+    return _Chain(entries, user, batch.lock, repeated)
 
 
 def _empty(layout: Layout, level: Level, address: int, table_pa: int) -> RawEntry:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ptscope.decode.layout import Layout
 from ptscope.space.huge import is_anonymous
@@ -33,8 +34,7 @@ Key = tuple[int, int]  # start and end of a VMA
 Smaps = Callable[[], Iterable[SmapsVma]]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """One quantity in bytes, from the entries and from the kernel's figure of that name.
 
     `unseen` is a part of it that some kernels do not look at.

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ptscope.decode.compiled import compiled
 from ptscope.decode.layout import Layout
 from ptscope.raw.summary import Summary, VmaSums
-from ptscope.source.assemble import vma_of
+from ptscope.source.assemble import permissions_of, vma_of
 from ptscope.source.stream import Progress, Ranges, RawStream
 from ptscope.space.huge import barrier
 from ptscope.space.usage import Usage, total, usage_of
-from ptscope.target.smaps import SmapsVma
+from ptscope.target.smaps import Beside, SmapsVma
 from ptscope.target.vma import Vma
 
 # Gives a stream of some ranges of the process, or of all of it.
@@ -73,7 +73,7 @@ class Reader:
 
     def rows(self, smaps: Iterable[SmapsVma], ranges: Ranges | None = None) -> Iterator[Row]:
         """The VMAs in these ranges, or all; raises what the stream and smaps raise."""
-        witnesses = _Beside(iter(smaps))
+        witnesses = Beside(smaps)
         with self.open(ranges) as stream:
             self.progress = stream.progress
             layout = stream.layout
@@ -91,18 +91,20 @@ class Reader:
             last = summary.finish()
             if last is not None:
                 yield self._row(layout, summary, last, witnesses)
-            self.outside = usage_of(layout, summary.outside())
+            self.outside = usage_of(layout, summary.outside().entries)
 
-    def _row(self, layout: Layout, summary: Summary, sums: VmaSums, witnesses: _Beside) -> Row:
-        assert sums.vma is not None
+    def _row(self, layout: Layout, summary: Summary, sums: VmaSums, witnesses: Beside) -> Row:
+        raw = sums.vma
+        assert raw is not None
         zero = sums.huge_zero + self._huge_zero(summary, sums)
-        vma = vma_of(layout, sums.vma)
-        witness = witnesses.find(vma)
-        if witness is not None:
-            vma = replace(vma, name=witness.vma.name)
+        witness = witnesses.find(raw.start, raw.end)
+        permissions = permissions_of(layout, raw.vm_flags)
+        if witness is not None and witness.vma.permissions != permissions:
+            witness = None
+        vma = vma_of(layout, raw, "" if witness is None else witness.vma.name)
         return Row(
             vma=vma,
-            usage=usage_of(layout, sums, zero),
+            usage=usage_of(layout, sums.entries, zero),
             witness=witness,
             barrier=barrier(layout, vma, self.shmem),
             changed=sums.changed,
@@ -120,28 +122,6 @@ class Reader:
                 summary.know_huge_zero(pfn)
                 return count
         return 0
-
-
-class _Beside:
-    """Finds VMAs in smaps that are asked for in the order of their addresses."""
-
-    def __init__(self, smaps: Iterator[SmapsVma]) -> None:
-        self._smaps = smaps
-        self._next: SmapsVma | None = None
-
-    def find(self, vma: Vma) -> SmapsVma | None:
-        """The same VMA there: same start, end and permissions."""
-        while self._next is None or self._next.vma.start < vma.start:
-            self._next = next(self._smaps, None)
-            if self._next is None:
-                return None
-        other = self._next.vma
-        same = (other.start, other.end, other.permissions) == (
-            vma.start,
-            vma.end,
-            vma.permissions,
-        )
-        return self._next if same else None
 
 
 def sum_rows(rows: Iterable[Row]) -> Usage:

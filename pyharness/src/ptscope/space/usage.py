@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 
 from ptscope.decode.layout import Layout
 from ptscope.decode.rules import rules_for
 from ptscope.decode.table import MAPPED
-from ptscope.raw.summary import VmaSums
+from ptscope.raw.summary import EntrySums
 
 # Special entries whose page counts as resident although the hardware does not map it: rss is given
 # back only when the entry is (mm/rmap.c, try_to_migrate_one).
@@ -25,6 +26,8 @@ PROPERTIES = {
     "executable": "access.exec",
     "special": "special",
 }
+
+MOST_ALIKE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +73,31 @@ class Tally:
     """Adds up usages one at a time: there may be a hundred thousand VMAs."""
 
     def __init__(self) -> None:
+        # VMAs that are alike have the same Usage: how often each came, added up later.
+        self._alike: dict[int, tuple[Usage, int]] = {}
         self._numbers: Counter[str] = Counter()
         self._counts: dict[str, Counter[int | str]] = {name: Counter() for name in _MAPPINGS}
 
     def add(self, usage: Usage) -> None:
         """Take one into account."""
-        for name in _NUMBERS:
-            self._numbers[name] += getattr(usage, name)
-        for name in _MAPPINGS:
-            more = getattr(usage, name)
-            if more:
+        _, count = self._alike.get(id(usage), (usage, 0))
+        self._alike[id(usage)] = usage, count + 1
+        if len(self._alike) == MOST_ALIKE:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        for usage, times in self._alike.values():
+            for name in _NUMBERS:
+                self._numbers[name] += getattr(usage, name) * times
+            for name in _MAPPINGS:
                 counts = self._counts[name]
-                for key, number in more.items():
-                    counts[key] += number
+                for key, number in getattr(usage, name).items():
+                    counts[key] += number * times
+        self._alike.clear()
 
     def usage(self) -> Usage:
         """All together."""
+        self._add_up()
         counts = {name: dict(counter) for name, counter in self._counts.items()}
         return Usage(**self._numbers, **counts)  # type: ignore[arg-type]
 
@@ -102,8 +114,12 @@ _NUMBERS = tuple(each.name for each in fields(Usage) if each.default == 0)
 _MAPPINGS = tuple(each.name for each in fields(Usage) if each.name not in _NUMBERS)
 
 
-def usage_of(layout: Layout, sums: VmaSums, huge_zero: int = 0) -> Usage:
-    """What the entries of one VMA add up to; `huge_zero` of them map the huge zero page."""
+@lru_cache(maxsize=MOST_ALIKE)
+def usage_of(layout: Layout, sums: EntrySums, huge_zero: int = 0) -> Usage:
+    """What the entries of one VMA add up to; `huge_zero` of them map the huge zero page.
+
+    The same object for the same sums.
+    """
     page = layout.page_size
     by_size: Counter[int] = Counter()
     properties: Counter[str] = Counter()

@@ -65,7 +65,7 @@ def find(pid: int, proc: Path = Path("/proc")) -> Process:
     if pid == 0:
         raise UsageError(
             "PID 0 is the idle task: it has no address space",
-            "give the PID of a process, `self` or `kernel`",
+            "give the PID of a process, or `self`",
         )
     if not 0 < pid <= PID_LIMIT:
         raise UsageError(f"{pid} cannot be a PID: they are 1 to {PID_LIMIT}")

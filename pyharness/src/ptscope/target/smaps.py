@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
 from ptscope.target.access import cannot_read, mm_gone
-from ptscope.target.vma import Vma, parse_maps
+from ptscope.target.vma import Vma, parse_map
 
 PMD_SIZE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 # Fields that count what PMDs map: anonymous, shmem and file THP
 # (Documentation/filesystems/proc.rst).
 PMD_FIELDS = ("AnonHugePages", "ShmemPmdMapped", "FilePmdMapped")
+
+_FIGURE = re.compile(r"^(\w+): +(\d+) kB$", re.MULTILINE)
+_ELIGIBLE = re.compile(r"^THPeligible: +(\d+)$", re.MULTILINE)
+_FLAGS = re.compile(r"^VmFlags: (.*)$", re.MULTILINE)
+MOST_BODIES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +72,60 @@ def read_smaps(proc: Path) -> Iterator[SmapsVma]:
 
 def parse_smaps(lines: Iterable[str]) -> Iterator[SmapsVma]:
     """The VMAs of the lines of a `smaps` file (Documentation/filesystems/proc.rst)."""
-    vma: Vma | None = None
-    figures: dict[str, int] = {}
-    eligible: bool | None = None
-    flags: tuple[str, ...] = ()
+    figures_of = _Bodies()
+    header = ""
+    body: list[str] = []
     for line in lines:
         # Names of figures begin with a capital, the address in a header is in small letters.
-        if not line[0].isupper():
-            if vma is not None:
-                yield SmapsVma(vma, figures, eligible, flags)
-            (vma,) = parse_maps([line])
-            figures, eligible, flags = {}, None, ()
+        if "A" <= line < "[":
+            body.append(line)
             continue
-        name, _, rest = line.partition(":")
-        if rest.endswith(" kB\n"):
-            figures[name] = int(rest[:-4]) * 1024
-        elif name == "THPeligible":
-            eligible = rest.strip() != "0"
-        elif name == "VmFlags":
-            flags = tuple(rest.split())
-    if vma is not None:
-        yield SmapsVma(vma, figures, eligible, flags)
+        if header:
+            yield SmapsVma(parse_map(header), *figures_of("".join(body)))
+        header, body = line, []
+    if header:
+        yield SmapsVma(parse_map(header), *figures_of("".join(body)))
+
+
+class Beside:
+    """Finds VMAs in smaps that are asked for in the order of their addresses."""
+
+    def __init__(self, smaps: Iterable[SmapsVma]) -> None:
+        self._smaps = iter(smaps)
+        self._next: SmapsVma | None = None
+
+    def find(self, start: int, end: int) -> SmapsVma | None:
+        """The VMA from `start` to `end`; None when there is none of just these bounds."""
+        while self._next is None or self._next.vma.start < start:
+            self._next = next(self._smaps, None)
+            if self._next is None:
+                return None
+        vma = self._next.vma
+        return self._next if (vma.start, vma.end) == (start, end) else None
+
+
+class _Bodies:
+    """What the text below the headers says; that of VMAs that are alike is parsed once.
+
+    There may be a hundred thousand VMAs, most of them small, and nearly all alike. Whoever keeps
+    them all keeps one set of figures for those that are.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Mapping[str, int], bool | None, tuple[str, ...]]] = {}
+
+    def __call__(self, text: str) -> tuple[Mapping[str, int], bool | None, tuple[str, ...]]:
+        """Figures, eligibility and flags."""
+        found = self._known.get(text)
+        if found is None:
+            if len(self._known) == MOST_BODIES:
+                self._known.clear()
+            found = self._known[text] = (
+                {name: int(number) * 1024 for name, number in _FIGURE.findall(text)},
+                None if (match := _ELIGIBLE.search(text)) is None else match[1] != "0",
+                () if (match := _FLAGS.search(text)) is None else tuple(match[1].split()),
+            )
+        return found
 
 
 def read_sizes(proc: Path, vma: Vma) -> Sizes | None:

@@ -46,18 +46,22 @@ class Vma:
 
 def parse_maps(lines: Iterable[str]) -> Iterator[Vma]:
     """VMAs of the lines of a `maps` file (man proc_pid_maps)."""
-    for line in lines:
-        span, permissions, offset, device, inode, *name = line.rstrip("\n").split(maxsplit=5)
-        start, _, end = span.partition("-")
-        yield Vma(
-            start=int(start, 16),
-            end=int(end, 16),
-            permissions=permissions,
-            offset=int(offset, 16),
-            device=device,
-            inode=int(inode),
-            name=name[0] if name else "",
-        )
+    return map(parse_map, lines)
+
+
+def parse_map(line: str) -> Vma:
+    """The VMA of one such line."""
+    span, permissions, offset, device, inode, *name = line.rstrip("\n").split(maxsplit=5)
+    start, _, end = span.partition("-")
+    return Vma(
+        int(start, 16),
+        int(end, 16),
+        permissions,
+        int(offset, 16),
+        device,
+        int(inode),
+        name[0] if name else "",
+    )
 
 
 def read_maps(proc: Path) -> tuple[Vma, ...]:

@@ -17,8 +17,8 @@ from ptscope.snapshot.facts import Header
 from ptscope.target.vma import Vma
 from ptscope.views.entry import size_text
 from ptscope.views.show import count, target_text
-from ptscope.views.text import printable
-from ptscope.views.walk import labelled, wrapped
+from ptscope.views.text import middle_cut, printable
+from ptscope.views.walk import LABEL, WIDTH, labelled, wrapped
 
 
 def sides_lines(sides: Sides) -> Iterator[str]:
@@ -30,9 +30,9 @@ def sides_lines(sides: Sides) -> Iterator[str]:
 
 
 def _side(name: str, header: Header) -> str:
+    file = middle_cut(printable(name), WIDTH - LABEL - 1)
     return (
-        f"{printable(name)}: {target_text(header.target)}, {header.time}, kernel "
-        f"{printable(header.kernel)}"
+        f"{file}: {target_text(header.target)}, {header.time}, kernel {printable(header.kernel)}"
     )
 
 
@@ -43,7 +43,8 @@ def area_lines(area: Area) -> Iterator[str]:
         yield click.style(f"{area.start:#x}-{area.end:#x} outside of VMAs", bold=True)
         return
     start, end = (area.start, area.end) if None in (area.old, area.new) else (vma.start, vma.end)
-    yield click.style(f"{start:#x}-{end:#x} {_called(vma)}", bold=True)
+    head = f"{start:#x}-{end:#x} "
+    yield click.style(head + middle_cut(_called(vma), WIDTH - len(head)), bold=True)
     if area.old is not None and area.new is not None and _span(area.old) != _span(area.new):
         yield f"  was {_range(area.old)}"
     for word in area.changes:

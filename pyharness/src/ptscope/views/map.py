@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import click
 
@@ -73,6 +74,7 @@ def short(size: int) -> str:
     return f"{scaled:.0f}E"
 
 
+@lru_cache(maxsize=64)
 def digits(layout: Layout | None) -> int:
     """Hex digits of the highest user address."""
     return 12 if layout is None else max(12, len(f"{layout.user_last:x}"))

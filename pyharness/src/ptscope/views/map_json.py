@@ -75,6 +75,10 @@ def row_csv(row: Row, page_size: int) -> list[object]:
 
 
 def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    if type(value) is int:
+        return value
     if isinstance(value, Mapping):
         return ";".join(f"{key}:{number}" for key, number in value.items())
     if isinstance(value, bool):
@@ -82,7 +86,7 @@ def _cell(value: object) -> object:
     if isinstance(value, str):
         # JSON escapes what could steer a terminal; CSV has no way of its own to do so.
         return printable(value)
-    return "" if value is None else value
+    return value
 
 
 def totals_json(totals: Totals) -> dict[str, object]:

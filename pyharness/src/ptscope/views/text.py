@@ -10,6 +10,17 @@ import re
 _UNFIT = re.compile(r"[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def middle_cut(text: str, room: int) -> str:
+    """`text` in at most `room` columns: of what is too long, the beginning and the end.
+
+    Of a path both tell more than what is between them.
+    """
+    if len(text) <= room:
+        return text
+    begin = max(room - 1, 0) // 3
+    return text[:begin] + "…" + text[len(text) - (room - 1 - begin) :]
+
+
 def printable(text: str) -> str:
     """Text of another process or file, without the characters that could steer a terminal."""
     return _UNFIT.sub(_escaped, text)

@@ -10,7 +10,7 @@ import click
 
 from ptscope.compare import Comparison
 from ptscope.views.entry import size_text
-from ptscope.views.text import printable
+from ptscope.views.text import middle_cut, printable
 from ptscope.walk import Step, Walk
 
 WIDTH = 80
@@ -150,6 +150,7 @@ def _vma(walk: Walk) -> str:
         return "none: the address is in a hole"
     name = printable(vma.name) or ("anonymous" if not vma.inode else f"inode {vma.inode}")
     offset = f" at offset {vma.offset:#x}" if vma.inode else ""
+    name = middle_cut(name, WIDTH - LABEL)
     return f"{vma.start:#x}-{vma.end:#x} {vma.permissions} {name}{offset}"
 
 

@@ -9,8 +9,8 @@ import click
 
 from ptscope.target.frame import Frame
 from ptscope.views.entry import size_text
-from ptscope.views.text import printable
-from ptscope.views.walk import labelled
+from ptscope.views.text import middle_cut, printable
+from ptscope.views.walk import WIDTH, labelled
 from ptscope.views.walk import render as render_walk
 from ptscope.walk import Walk
 from ptscope.who.answer import Answer, Mapper, Mapping
@@ -117,6 +117,9 @@ def _vma(place: Place) -> str:
     return f"{vma.permissions} {name}"
 
 
+NARROWEST = 16  # columns of a name, whatever stands before it
+
+
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     # Text in place of an address (somebody who shares) does not make the column wider.
     widths = [max(len(row[i]) for row in rows if row[i + 1 :] and row[3]) for i in range(5)]
@@ -125,7 +128,8 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
             cell.rjust(width) if i == 0 else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
-        yield "  ".join([*cells, row[5]]).rstrip()
+        line = "  ".join([*cells, ""])
+        yield (line + middle_cut(row[5], max(WIDTH - len(line), NARROWEST))).rstrip()
 
 
 def _some(count: int, noun: str) -> str:

@@ -139,7 +139,7 @@ def _tables_stay(space: Space, start: int, end: int) -> None:
     return
 
 
-def _writable_at_once(space: Space, vma: Vma, level: int, leaf: Leaf) -> bool:
+def _writable_at_once(space: Space, vma: Vma, level: int, leaf: Leaf, index: int) -> bool:
     return "w" in vma.prot
 
 

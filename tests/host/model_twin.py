@@ -30,6 +30,7 @@ LAYOUT = load("debian-6.1-amd64")
 ARENA = Arena(MIDDLE - BELOW, MIDDLE + ABOVE)
 FREE_FROM = 0x1000
 INVERT = ((1 << 52) - 1) & ~0xFFF
+PKEY_SHIFT = 59
 
 
 class Twin:
@@ -40,6 +41,7 @@ class Twin:
         self.layout = layout
         self.world = World(kernel, choice.first)
         self._next = FREE_FROM
+        self._slots = 0
         self._bits = {
             name: 1 << layout.facts[f"bit.{name}"]
             for name in (
@@ -67,8 +69,10 @@ class Twin:
         if isinstance(entry, TableEntry):
             flags = bit["present"] | bit["write"] | bit["user"] | bit["accessed"] | bit["dirty"]
             return self.frame(entry) << 12 | flags
-        if isinstance(entry, (Marker, Swapped)):
-            raise NotImplementedError("the twin has no swap")
+        if isinstance(entry, Swapped):
+            return self._swap_entry(entry)
+        if isinstance(entry, Marker):
+            raise NotImplementedError("the twin has no markers")
         assert isinstance(entry, Leaf)
         assert vma is not None
         flags = bit["huge"] if level > PTE else 0
@@ -83,9 +87,17 @@ class Twin:
             flags |= bit[name] if on else 0
         address = self.frame(entry.page) << 12
         if not vma.prot:
-            return (address ^ INVERT) | flags | bit["protnone"]
+            return (address ^ INVERT) | flags | bit["protnone"] | vma.pkey << PKEY_SHIFT
         flags |= bit["present"] | bit["user"] | (bit["write"] if entry.write else 0)
-        return address | flags
+        return address | flags | vma.pkey << PKEY_SHIFT
+
+    def _swap_entry(self, entry: Swapped) -> int:
+        """__swp_entry of x86: the offset is inverted, the type (0) in the highest bits."""
+        if entry.slot.offset is None:
+            self._slots += 1
+            entry.slot.offset = self._slots
+        raw = (~entry.slot.offset << 14 & (1 << 64) - 1) >> 5
+        return raw | (2 if entry.soft_dirty else 0) | (4 if entry.uffd_wp else 0)
 
     def vma_flags(self, vma: Vma) -> int:
         """vm_flags."""

@@ -20,7 +20,16 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "guest"))
 
 import plant_model
 
-KERNEL = Kernel(version=(6, 1), khugepaged=False)
+KERNEL = Kernel(
+    version=(6, 1),
+    khugepaged=False,
+    swap=True,
+    nodes=2,
+    pkeys=True,
+    hugetlb=True,
+    uffd_minor=True,
+    ksm=True,
+)
 PLANTED_STEPS = 2000
 NAMES = frozenset(row.name for row in OPERATIONS)
 # The twin encodes no markers.

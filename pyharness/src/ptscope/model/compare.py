@@ -172,10 +172,10 @@ def _match(
     if isinstance(entry, Table):
         return _match_table(space, view, key, entry, decoded, difference)
     if isinstance(entry, Swapped):
-        if not entry.slot:
-            entry.slot.append(decoded.swap_offset)
-        elif entry.slot[0] != decoded.swap_offset:
-            return difference(f"swap offset {decoded.swap_offset:#x}, not {entry.slot[0]:#x}")
+        if entry.slot.offset is None:
+            entry.slot.offset = decoded.swap_offset
+        elif entry.slot.offset != decoded.swap_offset:
+            return difference(f"swap offset {decoded.swap_offset:#x}, not {entry.slot.offset:#x}")
     return None
 
 

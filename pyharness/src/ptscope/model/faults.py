@@ -8,7 +8,7 @@ MADV_POPULATE call too. Functions are named like those of the kernel.
 from __future__ import annotations
 
 from ptscope.model.kernel import PMD, PTE
-from ptscope.model.state import Leaf, Marker, Object, Page, Space, Vma
+from ptscope.model.state import Leaf, Marker, Object, Page, Space, Swapped, Vma
 
 DONE, SIGSEGV, SIGBUS = "ok", "SIGSEGV", "SIGBUS"
 
@@ -30,6 +30,11 @@ def access(space: Space, address: int, write: bool) -> str:
             return outcome
         _hardware(space, address, vma, write)
     return DONE
+
+
+def step(space: Space, vma: Vma) -> int:
+    """Bytes of one of its pages."""
+    return 1 << space.shifts[PTE if vma.object is None else vma.object.level]
 
 
 def permits(vma: Vma, write: bool) -> bool:
@@ -110,6 +115,8 @@ def handle_pte_fault(space: Space, vma: Vma, address: int, write: bool) -> str:
         return DONE
     if isinstance(entry, Marker) and entry.kind == "guard":
         return SIGSEGV  # from 6.13, handle_pte_marker: VM_FAULT_SIGSEGV
+    if isinstance(entry, Swapped):
+        return do_swap_page(space, vma, index, entry, write)
     marked = isinstance(entry, Marker)
     if vma.object is None:
         return do_anonymous_page(space, vma, address, write, uffd_wp=marked)
@@ -140,15 +147,15 @@ def thp_wanted(space: Space, vma: Vma) -> bool:
 def do_huge_pmd_anonymous_page(
     space: Space, vma: Vma, address: int, write: bool
 ) -> str | None:
-    """A huge page, or the huge zero page for a read; None: small pages after all."""
+    """A huge page, or the huge zero page for a read; None: small pages after all.
+
+    The VMA has an anon_vma before anything else, for a read too (anon_vma_prepare; the model first
+    gave it one only with a page of its own).
+    """
     index = address >> space.shifts[PMD]
+    vma.anon_vma = True
     if "uffd_missing" in vma.flags:
         return SIGBUS  # userfaultfd is asked before there is a table
-    if write:
-        vma.anon_vma = True
-    elif not space.kernel.huge_zero:
-        # A read gets a huge page of its own then.
-        vma.anon_vma = True
     got = space.world.choose(
         space, address, ("huge", "small"), "there may be no free huge page", None
     )
@@ -233,17 +240,69 @@ def _make_writable(space: Space, level: int, index: int, leaf: Leaf, vma: Vma) -
 def do_anonymous_page(
     space: Space, vma: Vma, address: int, write: bool, uffd_wp: bool = False
 ) -> str:
-    """The first access of a private anonymous page: the zero page for a read, else a new page."""
+    """The first access of a private anonymous page: the zero page for a read, else a new page.
+
+    For a write the VMA has an anon_vma even if userfaultfd then is asked.
+    """
     index = address >> space.shifts[PTE]
+    if write:
+        vma.anon_vma = True
     if "uffd_missing" in vma.flags:
         space.ensure(PTE, index)
         return SIGBUS  # UFFD_FEATURE_SIGBUS, which the puppet asks for
     if not write:
         space.put(PTE, index, Leaf(space.world.zero, uffd_wp=uffd_wp, pkey=vma.pkey))
         return DONE
-    vma.anon_vma = True
     put_fresh(space, vma, index)
     return DONE
+
+
+def do_swap_page(space: Space, vma: Vma, index: int, entry: Swapped, write: bool) -> str:
+    """A page comes back from swap space.
+
+    It has the soft-dirty and uffd-wp of its entry, and is exclusive if it was, or if nobody else
+    has the slot: then a write finds it writable at once. A read leaves it clean, and read-only
+    until 6.10; from 6.11 it is writable where a write would only make it so (do_swap_page). While
+    others have the slot, it is shared with them as long as the swap cache has it, and a write
+    copies it.
+    """
+    world, slot = space.world, entry.slot
+    address = index << space.shifts[PTE]
+    others = world.swapped(slot) > 1
+    shared = slot.page if slot.page is not None and slot.page.mapped else None
+    reason = "the swap cache may have it still"
+    if (
+        shared is None
+        or world.choose(space, address, ("same", "fresh"), reason, shared) == "fresh"
+    ):
+        shared = None
+    page = shared or Page("anon", from_swap=True)
+    page.exclusive = entry.exclusive
+    page.unsure = not entry.exclusive and not others and shared is None
+    if others:
+        slot.page = page
+    elif page.unsure:
+        page.exclusive = True
+    uffd_wp = entry.uffd_wp and "uffd_wp" in vma.flags
+    leaf = Leaf(page, soft_dirty=entry.soft_dirty, uffd_wp=entry.uffd_wp, pkey=vma.pkey)
+    early = space.kernel.since(6, 11)
+    if page.exclusive and "w" in vma.prot:
+        tracked = space.kernel.soft_dirty and not vma.soft_dirty and not leaf.soft_dirty
+        leaf.write = early and not uffd_wp and not tracked
+        if leaf.write and page.unsure and not write:
+            why = "references from elsewhere make it not exclusive"
+            seen = world.choose(space, address, ("writable", "read-only"), why, page)
+            page.exclusive = leaf.write = seen == "writable"
+            page.unsure = False
+        if write and not (early and uffd_wp):
+            page.unsure = False
+            leaf.dirty = True
+            leaf.soft_dirty = space.kernel.soft_dirty
+            leaf.write = not entry.uffd_wp
+    space.put(PTE, index, leaf)
+    if not write or leaf.write:
+        return DONE
+    return do_wp_page(space, vma, index, leaf)
 
 
 def put_fresh(space: Space, vma: Vma, index: int) -> None:
@@ -268,7 +327,7 @@ def do_wp_page(space: Space, vma: Vma, index: int, leaf: Leaf) -> str:
         return DONE
     page = leaf.page
     if page.kind == "anon" and _may_reuse(space, index, leaf):
-        page.exclusive = True
+        page.exclusive, page.unsure = True, False
         _make_writable(space, PTE, index, leaf, vma)
         return DONE
     vma.anon_vma = True
@@ -288,7 +347,7 @@ def _may_reuse(space: Space, index: int, leaf: Leaf) -> bool:
     copied; from 6.15 they may be reused when no other process maps the folio.
     """
     page = leaf.page
-    if page.exclusive:
+    if page.exclusive and not page.unsure:
         return True
     if page.mapped > 1 or (page.whole is not None and page.whole.mapped):
         return False
@@ -312,6 +371,11 @@ def do_fault(
     index = address >> space.shifts[PTE]
     number = vma.page_of(address, space.geometry.shift)
     page_start = address & -space.geometry.page
+    if vma.known:
+        return do_known_fault(space, vma, index, number, write)
+    if "uffd_minor" in vma.flags and number in vma.object.cache:
+        # shmem_get_folio: before there is a table for it. Swap counts as the page cache.
+        return SIGBUS
     if not write:
         # Before it is known whether the file is long enough for the page itself.
         do_fault_around(space, vma, address)
@@ -332,6 +396,20 @@ def do_fault(
     if uffd_wp:
         leaf.uffd_wp, leaf.write = True, False
     space.put(PTE, index, leaf)
+    return DONE
+
+
+def do_known_fault(space: Space, vma: Vma, index: int, number: int, write: bool) -> str:
+    """vmf_insert_pfn: an entry for the frame, clean, as the VMA's protection has it; a write that
+    this does not permit faults anew (wp_pfn_shared). Only for the mapping that fills in at faults:
+    nothing takes an entry from the others, but if something had, it would be SIGBUS."""
+    assert vma.object is not None
+    if vma.known != "fault":
+        return SIGBUS
+    leaf = Leaf(vma.object.cache[number], write=default_write(space, vma), pkey=vma.pkey)
+    space.put(PTE, index, leaf)
+    if write and not leaf.write:
+        return do_wp_page(space, vma, index, leaf)
     return DONE
 
 

@@ -72,6 +72,14 @@ class Kernel:
     """Protection keys can be used."""
     hugetlb: bool = False
     """There are free hugetlb pages of the size that PMDs map, enough for what is done here."""
+    gigantic: bool = False
+    """There is a free hugetlb page of the size that PUDs map."""
+    uffd_minor: bool = False
+    """userfaultfd knows of minor faults (x86 and arm64, from 5.14)."""
+    ksm: bool = False
+    """There is KSM, and it does not run: MADV_MERGEABLE only marks."""
+    known: bool = False
+    """There is /dev/ptscope-map, memory whose frames are known."""
 
     exact: bool = True
     """Entries themselves are seen, and the flags of VMAs (not so through pagemap)."""

@@ -9,11 +9,11 @@ what shrinking goes for. The same number in the same state is always the same st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ptscope.model.calls import access, advice, mapping, process, soft_dirty, uffd
-from ptscope.model.kernel import PMD, PTE
-from ptscope.model.state import Leaf, Object, Space, Vma, World
+from ptscope.model.calls import access, advice, mapping, numa, process, soft_dirty, uffd
+from ptscope.model.kernel import PMD, PTE, PUD
+from ptscope.model.state import Leaf, Object, Page, Space, Vma, World
 
 PROTS = ("rw", "r", "", "rwx", "rx")
 PROT_BITS = {"r": 1, "w": 2, "x": 4}
@@ -28,6 +28,8 @@ MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
 MADV = {
     "dontneed": 4,
     "free": 8,
+    "mergeable": 12,
+    "unmergeable": 13,
     "hugepage": 14,
     "nohugepage": 15,
     "cold": 20,
@@ -39,6 +41,9 @@ MADV = {
     "guard_remove": 103,
 }
 GUARD = (6, 13)
+# kmod/ptscope.h: PTSCOPE_MAP_SHIFT, PTSCOPE_MAP_REMAP and so on.
+KNOWN_SHIFT = 40
+KNOWN_KINDS = {"remap": 0, "insert": 1, "fault": 2}
 MOST_VMAS = 14
 MOST_OBJECTS = 4
 MOST_PAGES = 24
@@ -55,6 +60,8 @@ class Arena:
 
     start: int
     end: int
+    gigantic: int = 0
+    """Where a gigantic page may be mapped; 0: nowhere."""
 
 
 class Draws:
@@ -81,7 +88,9 @@ class Call:
 
     `command` is for the puppet's process in `slot`. `apply` does it to the model, given the result
     and the errno that the puppet answered, and gives the outcome that it must have had: 0 or an
-    errno, `ok` or a signal. `before` are commands that must succeed and change no memory.
+    errno, `ok` or a signal. `before` and `after` are commands that must succeed and change no
+    memory; `$` in one is the result of the command before, or of `command`. What those after it
+    give is in `answers`.
     """
 
     slot: int
@@ -89,6 +98,8 @@ class Call:
     command: str
     apply: Callable[[int, int], str | int]
     before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    answers: list[int] = field(default_factory=list)
     special: str = ""
     """`fork`, `exit` and `clear_refs`, which take more than a command."""
     target: int = 0
@@ -124,6 +135,8 @@ def some_range(space: Space, draws: Draws, vma: Vma) -> tuple[int, int]:
     if hugetlb(vma):
         assert vma.object is not None
         page = 1 << space.shifts[vma.object.level]
+        if page > huge:
+            return vma.start, vma.end
     pages = (vma.end - vma.start) // page
     how = draws.below(8)
     if how == 7:
@@ -217,7 +230,7 @@ def mmap_shared(world: World, space: Space, draws: Draws, arena: Arena) -> Call 
 
 def mmap_file(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
     """A memfd that is there, private or shared."""
-    files = [file for file in world.objects if file.fd >= 0 and file.level == PTE]
+    files = [file for file in world.objects if file.fd >= 0 and not file.known]
     if not files:
         return None
     shared = draws.below(2) == 1
@@ -247,8 +260,12 @@ def _any(vma: Vma) -> bool:
     return True
 
 
+def _advisable(vma: Vma) -> bool:
+    return not vma.known
+
+
 def _small(vma: Vma) -> bool:
-    return not hugetlb(vma)
+    return not hugetlb(vma) and not vma.known
 
 
 def _private(vma: Vma) -> bool:
@@ -265,6 +282,12 @@ def _cuts_folio(space: Space, start: int, end: int) -> bool:
     return any(
         isinstance(entry, Leaf) and entry.page.whole is not None
         for _, _, entry in space.leaves(start, end)
+    )
+
+
+def _has_huge(space: Space, start: int, end: int) -> bool:
+    return any(
+        isinstance(space.entries[PMD][index], Leaf) for index in space.within(PMD, start, end)
     )
 
 
@@ -301,11 +324,21 @@ def _ranged(
 def _advice(
     name: str,
     apply: Callable[[Space, int, int], int],
-    wanted: Callable[[Vma], bool] = _any,
+    wanted: Callable[[Vma], bool] = _advisable,
     since: tuple[int, int] = (0, 0),
     wholes: bool = False,
 ) -> Maker:
     return _ranged(f"madvise {name}", "madvise", apply, wanted, since, MADV[name], wholes)
+
+
+def _while_ksm_rests(name: str, apply: Callable[[Space, int, int], int]) -> Maker:
+    advise = _advice(name, apply, _private)
+
+    def make(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+        return advise(world, space, draws, arena) if world.kernel.ksm else None
+
+    make.__doc__ = apply.__doc__
+    return make
 
 
 def _touch(name: str, apply: Callable[[Space, int, int], str]) -> Maker:
@@ -336,6 +369,10 @@ def munmap(world: World, space: Space, draws: Draws, arena: Arena) -> Call | Non
         start = arena.start + draws.below(8) * (arena.end - arena.start >> 3)
         end = start + (arena.end - arena.start >> 3) * (1 + draws.below(3))
         end = min(end, arena.end)
+        if any(hugetlb(vma) for vma in space.overlapping(start, end)):
+            # Only whole huge pages (hugetlb_vm_op_split, EINVAL).
+            start, end = start & -space.geometry.huge, end + space.geometry.huge - 1
+            end &= -space.geometry.huge
 
     def apply(result: int, errno: int) -> int:
         mapping.munmap(space, start, end)
@@ -352,7 +389,7 @@ def mprotect(world: World, space: Space, draws: Draws, arena: Arena) -> Call | N
     vma = some_vma(space, draws)
     if vma is None:
         return None
-    prot = draws.pick(*PROTS)
+    prot = _prot(draws, vma)
     start, end = some_range(space, draws, vma)
 
     def apply(result: int, errno: int) -> int:
@@ -364,6 +401,33 @@ def mprotect(world: World, space: Space, draws: Draws, arena: Arena) -> Call | N
         space.slot,
         f"mprotect({start:#x}, {pages} pages, {prot or 'none'})",
         f"mprotect {start} {end - start} {prot_number(prot)}",
+        apply,
+    )
+
+
+def _prot(draws: Draws, vma: Vma) -> str:
+    """One that may be asked for: nothing in /dev can be executed where it is mounted so."""
+    prot = draws.pick(*PROTS)
+    return prot.replace("x", "") if vma.known else prot
+
+
+def pkey_mprotect(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Another permission and one of three protection keys for a range in one VMA."""
+    vma = some_vma(space, draws)
+    if vma is None or not world.kernel.pkeys:
+        return None
+    prot, key = _prot(draws, vma), draws.below(3)
+    start, end = some_range(space, draws, vma)
+
+    def apply(result: int, errno: int) -> int:
+        mapping.pkey_mprotect(space, start, end, prot, key)
+        return 0
+
+    pages = end - start >> space.geometry.shift
+    return Call(
+        space.slot,
+        f"pkey_mprotect({start:#x}, {pages} pages, {prot or 'none'}, key {key})",
+        f"pkey_mprotect {start} {end - start} {prot_number(prot)} {key}",
         apply,
     )
 
@@ -473,10 +537,127 @@ def mmap_hugetlb(world: World, space: Space, draws: Draws, arena: Arena) -> Call
     )
 
 
+def mmap_gigantic(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A shared hugetlb page of the size of a PUD: there is one, and one place for it."""
+    if not arena.gigantic or space.find(arena.gigantic) is not None:
+        return None
+    if any(file.level == PUD for file in world.objects):
+        return None
+    size = 1 << space.shifts[PUD]
+    prot = draws.pick("rw", "r")
+    flags = MAP_FIXED_NOREPLACE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_SHARED
+    flags |= space.shifts[PUD] << MAP_HUGE_SHIFT
+    file = Object("gigantic", size >> space.geometry.shift, PUD)
+
+    def apply(result: int, errno: int) -> int:
+        world.objects.append(file)
+        mapping.mmap(space, arena.gigantic, size, prot, file, 0, shared=True)
+        return 0
+
+    return Call(
+        space.slot,
+        f"mmap({arena.gigantic:#x}, a gigantic page, {prot}, shared hugetlb)",
+        f"mmap {arena.gigantic} {size} {prot_number(prot)} {flags} -1 0",
+        apply,
+    )
+
+
+def known_frames(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Pages of /dev/ptscope-map, whose frames it says; only before there are several processes."""
+    if not world.kernel.known or len(world.spaces) > 1:
+        return None
+    if any(file.known for file in world.objects):
+        return None
+    pages = 1 + draws.below(32)
+
+    def apply(result: int, errno: int) -> int:
+        shift = space.geometry.shift
+        cache = {i: Page("known", frame=pa >> shift) for i, pa in enumerate(call.answers)}
+        for page in cache.values():
+            assert page.frame is not None
+            world.frames[page.frame] = page
+        for kind in KNOWN_KINDS:
+            world.objects.append(
+                Object(f"known frames by {kind}", pages, cache=cache, fd=result, known=kind)
+            )
+        return 0
+
+    call = Call(
+        space.slot,
+        f"known({pages} pages)",
+        f"known {pages}",
+        apply,
+        after=tuple(f"known-frame $ {page}" for page in range(pages)),
+    )
+    return call
+
+
+def mmap_known(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """Pages with known frames: all entries at once (remap_pfn_range, vm_insert_page), or each at
+    its fault (vmf_insert_pfn)."""
+    files = [file for file in world.objects if file.known]
+    if not files or len(space.vmas) >= MOST_VMAS:
+        return None
+    file = files[draws.below(len(files))]
+    first = draws.below(file.pages)
+    count = 1 + draws.below(file.pages - first)
+    prot = draws.pick("rw", "r", "")
+    page = space.geometry.page
+    place = free_place(space, draws, arena, count * page, page)
+    if place is None:
+        return None
+    offset = (KNOWN_KINDS[file.known] << KNOWN_SHIFT) + first * page
+    flags = MAP_FIXED_NOREPLACE | MAP_SHARED
+
+    def apply(result: int, errno: int) -> int:
+        mapping.mmap(space, place, count * page, prot, file, first, shared=True)
+        return 0
+
+    return Call(
+        space.slot,
+        f"mmap({place:#x}, {count} pages, {prot or 'none'}, {file.name} from page {first})",
+        f"mmap {place} {count * page} {prot_number(prot)} {flags} {file.fd} {offset}",
+        apply,
+    )
+
+
+def pageout(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A range is reclaimed at once."""
+    vma = some_vma(space, draws)
+    if vma is None or not _small(vma):
+        return None
+    start, end = some_range(space, draws, vma)
+    if _cuts_folio(space, start, end) or _has_huge(space, start, end):
+        return None
+    return Call(
+        space.slot,
+        f"madvise pageout({start:#x}, {end - start >> space.geometry.shift} pages)",
+        f"madvise {start} {end - start} {MADV['pageout']}",
+        lambda result, errno: advice.pageout(space, start, end),
+    )
+
+
+def move_pages(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A page is moved to one of two nodes."""
+    vma = some_vma(space, draws)
+    if vma is None or not _small(vma) or world.kernel.nodes < 2:
+        return None
+    address, _ = some_range(space, draws, vma)
+    if _cuts_folio(space, address, address + space.geometry.page):
+        return None
+    node = draws.below(2)
+    return Call(
+        space.slot,
+        f"move_pages({address:#x}, node {node})",
+        f"move {address} {node}",
+        lambda result, errno: numa.move_pages(space, address),
+    )
+
+
 def mremap(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
     """Grow, shrink or move a range of one VMA, or move it with DONTUNMAP."""
     vma = some_vma(space, draws)
-    if vma is None or hugetlb(vma) or vma.flags & {"locked", "growsdown", *process.UFFD}:
+    if vma is None or not _small(vma) or vma.flags & {"locked", "growsdown", *process.UFFD}:
         return None
     page = space.geometry.page
     start, end = some_range(space, draws, vma)
@@ -532,13 +713,18 @@ def clear_refs(world: World, space: Space, draws: Draws, arena: Arena) -> Call |
 
 
 def uffd_register(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
-    """Write protection or missing pages of private anonymous memory are userfaultfd's."""
+    """Write protection or missing pages of private anonymous memory are userfaultfd's, or minor
+    faults of shared memory: those of pages that it has."""
     vma = some_vma(space, draws)
-    if vma is None or vma.object is not None or vma.flags & process.UFFD or not vma.prot:
+    if vma is None or vma.flags & process.UFFD or not vma.prot:
         return None
     if not world.kernel.uffd_wp or "growsdown" in vma.flags or "locked" in vma.flags:
         return None
     mode = draws.pick("uffd_wp", "uffd_missing")
+    if vma.object is not None:
+        if not _small(vma) or not vma.shared or not world.kernel.uffd_minor:
+            return None
+        mode = "uffd_minor"
     start, end = vma.start, vma.end
     return Call(
         space.slot,
@@ -577,6 +763,20 @@ def uffd_copy(world: World, space: Space, draws: Draws, arena: Arena) -> Call | 
         f"uffd copy({start:#x}, 1 page)",
         f"uffd-copy {UFFD_FD} {start} {space.geometry.page} 0",
         lambda result, errno: uffd.copy(space, start),
+    )
+
+
+def uffd_continue(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+    """A page that shared memory has is mapped."""
+    vma = next((vma for vma in space.vmas if "uffd_minor" in vma.flags), None)
+    if vma is None:
+        return None
+    start, _ = some_range(space, draws, vma)
+    return Call(
+        space.slot,
+        f"uffd continue({start:#x}, 1 page)",
+        f"uffd-continue {UFFD_FD} {start} {space.geometry.page}",
+        lambda result, errno: uffd.continue_(space, start, errno),
     )
 
 
@@ -630,14 +830,23 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("munlock", 1, _ranged("munlock", "munlock", access.munlock)),
     Operation("clear_refs", 2, clear_refs),
     Operation("cold", 1, _advice("cold", advice.cold, _small, wholes=True)),
+    Operation("pageout", 2, pageout),
     Operation("free", 2, _advice("free", advice.free, _private, wholes=True)),
     Operation("mmap_stack", 1, mmap_stack),
     Operation("grow", 2, grow),
     Operation("mmap_hugetlb", 1, mmap_hugetlb),
+    Operation("mmap_gigantic", 1, mmap_gigantic),
+    Operation("known_frames", 1, known_frames),
+    Operation("mmap_known", 2, mmap_known),
+    Operation("move_pages", 2, move_pages),
+    Operation("pkey_mprotect", 2, pkey_mprotect),
+    Operation("mergeable", 1, _while_ksm_rests("mergeable", advice.mergeable)),
+    Operation("unmergeable", 1, _while_ksm_rests("unmergeable", advice.unmergeable)),
     Operation("collapse", 2, collapse),
     Operation("uffd_register", 1, uffd_register),
     Operation("uffd_wp", 2, uffd_wp),
     Operation("uffd_copy", 1, uffd_copy),
+    Operation("uffd_continue", 1, uffd_continue),
     Operation("guard_install", 2, _advice("guard_install", advice.guard_install, _private, GUARD)),
     Operation("guard_remove", 1, _advice("guard_remove", advice.guard_remove, _private, GUARD)),
 )

@@ -93,8 +93,11 @@ def of_leaf(kernel: Kernel, vma: Vma, leaf: Leaf) -> Prediction:
     """The prediction for an entry with a page; without permissions the hardware does not see it."""
     page = leaf.page
     # The huge zero page is special from 6.17 on (vm_normal_page_pmd).
-    special = page.kind in ("zero", "known") or (
-        page.kind == "huge_zero" and kernel.since(6, 17)
+    special = (
+        page.kind == "zero"
+        or (page.kind == "huge_zero" and kernel.since(6, 17))
+        # Bare frames; what vm_insert_page maps has a page behind it.
+        or (page.kind == "known" and vma.known != "insert")
     )
     bits = (
         (ACCESSED if leaf.accessed else 0)

@@ -9,9 +9,11 @@ import re
 from pathlib import Path
 
 from ptscope.decode.layout import Layout
-from ptscope.model.kernel import PMD, PTE, X86, Geometry, Kernel
+from ptscope.model.kernel import PMD, PTE, PUD, X86, Geometry, Kernel
 
 THP = Path("/sys/kernel/mm/transparent_hugepage")
+KSM = Path("/sys/kernel/mm/ksm/run")
+KNOWN = Path("/dev/ptscope-map")
 FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
 DEFAULT_FAULT_AROUND = 65536  # mm/memory.c
 # As many as all processes together can come to need.
@@ -38,10 +40,11 @@ def probe(layout: Layout | None) -> Kernel:
     page = os.sysconf("SC_PAGE_SIZE")
     around = int(_text(FAULT_AROUND) or DEFAULT_FAULT_AROUND)
     x86 = platform.machine() == "x86_64"
+    geometry = geometry_of(layout)
     return Kernel(
         version=version,
         arch=platform.machine(),
-        geometry=geometry_of(layout),
+        geometry=geometry,
         soft_dirty=x86 if layout is None else "bit.soft_dirty" in layout.facts,
         uffd_wp=x86 if layout is None else "bit.uffd_wp" in layout.facts,
         thp=_chosen(_text(THP / "enabled")) or "never",
@@ -53,7 +56,15 @@ def probe(layout: Layout | None) -> Kernel:
         fault_around=max(around // page, 1),
         swap=len((_text(Path("/proc/swaps")) or "").splitlines()) > 1,
         nodes=_nodes(),
-        hugetlb=_free_hugetlb(geometry_of(layout)) >= HUGETLB_WANTED,
+        pkeys=x86 and layout is not None and " ospke " in (_text(Path("/proc/cpuinfo")) or ""),
+        hugetlb=_free_hugetlb(geometry.huge) >= HUGETLB_WANTED,
+        # pagemap does not show how large a mapping is.
+        gigantic=layout is not None
+        and PUD in geometry.shifts
+        and _free_hugetlb(1 << geometry.shifts[PUD]) > 0,
+        uffd_minor=(x86 or platform.machine() == "aarch64") and version >= (5, 14),
+        ksm=_text(KSM) == "0",
+        known=layout is not None and os.access(KNOWN, os.R_OK | os.W_OK),
     )
 
 
@@ -70,9 +81,9 @@ def _chosen(text: str | None) -> str | None:
     return found[1] if found else None
 
 
-def _free_hugetlb(geometry: Geometry) -> int:
-    """Free pages of the size that a PMD maps."""
-    folder = Path(f"/sys/kernel/mm/hugepages/hugepages-{geometry.huge >> 10}kB")
+def _free_hugetlb(size: int) -> int:
+    """Free pages of a size in bytes."""
+    folder = Path(f"/sys/kernel/mm/hugepages/hugepages-{size >> 10}kB")
     return int(_text(folder / "free_hugepages") or 0)
 
 

@@ -15,6 +15,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -99,6 +100,44 @@ static void answer_signal(int number)
 	send_line(line, end - line);
 }
 
+/* ---- protection keys ------------------------------------------------------ */
+
+/*
+ * A signal handler starts with the rights that a new thread has, and only its return would bring
+ * those of pkey_alloc back; ours jumps instead.
+ */
+static int has_keys;
+
+static unsigned int key_rights(void)
+{
+	unsigned int low = 0;
+#ifdef __x86_64__
+	unsigned int high;
+
+	if (has_keys) /* rdpkru */
+		__asm__ volatile(".byte 0x0f, 0x01, 0xee" : "=a"(low), "=d"(high) : "c"(0));
+#endif
+	return low;
+}
+
+static void set_key_rights(unsigned int rights)
+{
+#ifdef __x86_64__
+	if (has_keys) /* wrpkru */
+		__asm__ volatile(".byte 0x0f, 0x01, 0xef" : : "a"(rights), "c"(0), "d"(0));
+#else
+	(void)rights;
+#endif
+}
+
+static void do_pkey_alloc(const unsigned long *v)
+{
+	long key = syscall(SYS_pkey_alloc, v[0], v[1]);
+
+	has_keys |= key > 0;
+	answer(key, key < 0 ? errno : 0);
+}
+
 /* ---- commands ------------------------------------------------------------ */
 
 static void on_signal(int number)
@@ -111,9 +150,11 @@ static void on_signal(int number)
 /* Touch "count" pages from an address on, a byte each. */
 static void touch(const unsigned long *v, int writes)
 {
+	volatile unsigned int rights = key_rights();
 	int number = sigsetjmp(guard, 1);
 
 	if (number) {
+		set_key_rights(rights);
 		guarded = 0;
 		answer_signal(number);
 		return;
@@ -194,6 +235,33 @@ static void do_move(const unsigned long *v)
 	long result = syscall(SYS_move_pages, 0, 1, pages, nodes, status, 2 /* MPOL_MF_MOVE */);
 
 	answer(result < 0 ? -1 : status[0], result < 0 ? errno : 0);
+}
+
+/* known PAGES: that many of /dev/ptscope-map, as a descriptor. */
+static void do_known(const unsigned long *v)
+{
+	char text[24];
+	int fd = open("/dev/ptscope-map", O_RDWR);
+	ssize_t size = put_number(text, v[0]) - text;
+
+	if (fd >= 0 && write(fd, text, size) != size) {
+		int error = errno;
+
+		close(fd);
+		errno = error;
+		fd = -1;
+	}
+	answer(fd, fd < 0 ? errno : 0);
+}
+
+/* known-frame FD PAGE: the physical address. */
+static void do_known_frame(const unsigned long *v)
+{
+	uint64_t address = 0;
+	int error = pread(v[0], &address, sizeof(address), v[1] * sizeof(address)) ==
+			sizeof(address) ? 0 : errno ? errno : EIO;
+
+	answer(address, error);
 }
 
 static void do_uffd(const unsigned long *v)
@@ -278,6 +346,9 @@ static const struct {
 	{ "reap", do_reap },
 	{ "memfd", do_memfd },
 	{ "move", do_move },
+	{ "known", do_known },
+	{ "known-frame", do_known_frame },
+	{ "pkey_alloc", do_pkey_alloc },
 	{ "uffd", do_uffd },
 	{ "uffd-register", do_uffd_register },
 	{ "uffd-unregister", do_uffd_unregister },
@@ -303,7 +374,6 @@ static const struct {
 	{ "fallocate", SYS_fallocate },
 	{ "close", SYS_close },
 	{ "dup3", SYS_dup3 },
-	{ "pkey_alloc", SYS_pkey_alloc },
 	{ "pkey_mprotect", SYS_pkey_mprotect },
 	{ "prctl", SYS_prctl },
 	{ "getpid", SYS_getpid },

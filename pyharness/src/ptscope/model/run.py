@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ptscope.model.calls.advice import khugepaged
 from ptscope.model.compare import Difference, compare
-from ptscope.model.drive import Puppet
+from ptscope.model.drive import Answer, Puppet, PuppetGone
 from ptscope.model.kernel import PMD, Kernel
 from ptscope.model.observe import Seen, View
 from ptscope.model.operations import Arena, Call, Draws, Table
@@ -79,6 +79,13 @@ def foreign_vmas(pid: int, arena: Arena) -> tuple[tuple[int, int], ...]:
     )
 
 
+def must(answer: Answer, line: str) -> int:
+    """The result of a command that cannot fail."""
+    if answer.errno or answer.signal:
+        raise PuppetGone(f"the puppet cannot do {line!r}: errno {answer.errno} {answer.signal}")
+    return answer.result
+
+
 @dataclass
 class Stage:
     """All that sequences need, kept from one to the next."""
@@ -107,7 +114,7 @@ class Sequence_:
         stage.counts.sequences += 1
         pid = stage.puppet.start(FIRST)
         for line in stage.prepare:
-            stage.puppet.command(FIRST, line)
+            must(stage.puppet.command(FIRST, line), line)
         space = Space(self.world, FIRST, foreign=stage.foreign(pid, stage.arena))
         self.world.spaces[FIRST] = space
         self.views[FIRST] = stage.view(pid)
@@ -196,8 +203,11 @@ class Sequence_:
             return 0, 0, 0
         last = 0
         for line in call.before:
-            last = puppet.command(call.slot, line.replace("$", str(last))).result
+            last = must(puppet.command(call.slot, line.replace("$", str(last))), line)
         answer = puppet.command(call.slot, call.command)
+        for line in call.after:
+            asked = line.replace("$", str(answer.result))
+            call.answers.append(must(puppet.command(call.slot, asked), asked))
         if call.text.startswith(("read(", "write(")):
             return answer.result, answer.errno, answer.signal or "ok"
         return answer.result, answer.errno, answer.errno

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ptscope.errors import NotPermitted, PtscopeError
 from ptscope.model.drive import Puppet
-from ptscope.model.kernel import Kernel
+from ptscope.model.kernel import PUD, Kernel
 from ptscope.model.observe import ModuleView, PagemapView, View
 from ptscope.model.operations import Arena, Table
 from ptscope.model.probe import probe
@@ -22,6 +22,9 @@ from ptscope.source.pagemap import frames_visible
 # these addresses, riscv with three levels (256 GiB) too, and nothing else is near.
 MIDDLE = 128 << 30
 BELOW, ABOVE = 4 << 20, 8 << 20
+GIGANTIC = 4
+"""PUD entries from there on is the place of the gigantic page."""
+PKEYS = 2
 PR_SET_THP_DISABLE = 41
 
 
@@ -48,12 +51,18 @@ def open_session(
     Raises NotPermitted where frames are hidden from us, Unsupported without the puppet, and as
     `choose`.
     """
-    arena = Arena(MIDDLE - BELOW, MIDDLE + ABOVE)
-    ranges = [(arena.start, arena.end - 1)]
     choice = choose(wanted, "self")
     source = choice.source
     prepare: tuple[str, ...] = ()
     facts = probe(source.layout)
+    arena = Arena(MIDDLE - BELOW, MIDDLE + ABOVE)
+    ranges = [(arena.start, arena.end - 1)]
+    if facts.gigantic:
+        size = 1 << facts.geometry.shifts[PUD]
+        arena = replace(arena, gigantic=MIDDLE + GIGANTIC * size)
+        ranges.append((arena.gigantic, arena.gigantic + size - 1))
+    if facts.pkeys:
+        prepare = ("pkey_alloc 0 0",) * PKEYS
     if isinstance(source, ModuleSource):
         module = source
 

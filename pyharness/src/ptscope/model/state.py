@@ -42,6 +42,12 @@ class Page:
     """The frame of the page it is a copy of, which is not free before the copy is made."""
     split: bool = False
     """The folio may have been split, so that its parts are folios of their own."""
+    unsure: bool = False
+    """Whether it is exclusive depends on references that do not show here."""
+    lazy: bool = False
+    """MADV_FREE has been told of it: while it is clean, reclaim drops it."""
+    from_swap: bool = False
+    """It was swapped in, so that swap may still have it too."""
 
     @property
     def large(self) -> bool:
@@ -85,11 +91,20 @@ class Leaf:
 
 
 @dataclass(slots=True, eq=False)
-class Swapped:
-    """A swap entry. Entries of the same page have the same `slot`, learnt when first seen."""
+class Slot:
+    """Where a page is in swap space."""
 
-    slot: list[int]
-    """The swap offset, empty as long as nobody has looked."""
+    offset: int | None = None
+    """None as long as nobody has looked."""
+    page: Page | None = None
+    """The page it became when it was last swapped in while other entries had the slot."""
+
+
+@dataclass(slots=True, eq=False)
+class Swapped:
+    """A swap entry. Entries of the same page have the same slot."""
+
+    slot: Slot
     soft_dirty: bool = False
     uffd_wp: bool = False
     exclusive: bool = False
@@ -109,16 +124,17 @@ Entry = Table | Leaf | Swapped | Marker
 class Object:
     """What a mapping of a file, or of shared memory, shows: its page cache.
 
-    `level` is that of the entries that map it: PTE, or the level of a hugetlbfs page.
+    `level` is that of the entries that map it: PTE, or the level of a hugetlbfs page. `known` is
+    how memory with known frames is mapped (remap, insert, fault), and empty for all else.
     """
 
     name: str
     pages: int
     level: int = PTE
     cache: dict[int, Page] = field(default_factory=dict)
-    swapped: dict[int, list[int]] = field(default_factory=dict)
     fd: int = -1
     """Its descriptor in the puppet; -1: memory without a name."""
+    known: str = ""
 
 
 @dataclass(slots=True)
@@ -140,9 +156,14 @@ class Vma:
     pkey: int = 0
 
     @property
-    def private_anonymous(self) -> bool:
-        """Neither a file nor shared."""
-        return self.object is None
+    def small(self) -> bool:
+        """Its pages are not those of hugetlbfs."""
+        return self.object is None or self.object.level == PTE
+
+    @property
+    def known(self) -> str:
+        """How frames that are known are mapped; empty for all other memory."""
+        return "" if self.object is None else self.object.known
 
     def page_of(self, address: int, shift: int) -> int:
         """The page of the object that is mapped at an address."""
@@ -405,6 +426,14 @@ class World:
         if whole.mapped or any(part.mapped for part in whole.parts or ()):
             return
         self.forget(whole)
+
+    def swapped(self, slot: Slot) -> int:
+        """How many entries have a slot."""
+        return sum(
+            isinstance(entry, Swapped) and entry.slot is slot
+            for space in self.spaces.values()
+            for entry in space.entries[PTE].values()
+        )
 
     def forget(self, page: Page) -> None:
         """Its frame may be used for something else."""

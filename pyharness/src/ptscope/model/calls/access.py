@@ -28,24 +28,31 @@ def _touch(space: Space, address: int, count: int, write: bool) -> str:
 
 def mlock(space: Space, start: int, end: int) -> int:
     """The VMA is marked, and every page of it faulted in, for writing where it is private and
-    writable (populate_vma_page_range). Pages that cannot be are an error only of the access."""
+    writable (populate_vma_page_range). Pages that cannot be are an error only of the access.
+
+    hugetlb memory is faulted in but not marked, as it cannot go anyway; mappings of bare frames
+    are neither (mlock_fixup, VM_SPECIAL).
+    """
     if not space.covered(start, end):
         return ENOMEM
     for vma in space.carve(start, end):
-        vma.flags = vma.flags | {"locked"}
+        if vma.small and not vma.known:
+            vma.flags = vma.flags | {"locked"}
         space.vmas_changed = True
     space.merge()
-    page = space.geometry.page
     at = start
     while at < end:
         locked = space.find(at)
         assert locked is not None
+        if locked.known:
+            at = locked.end
+            continue
         if not locked.prot:
             return ENOMEM
         write = not locked.shared and "w" in locked.prot
         if faults.gup(space, locked, at, write) != faults.DONE:
             return ENOMEM
-        at += page
+        at += faults.step(space, locked)
     return 0
 
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from ptscope.model.calls.mapping import zap
-from ptscope.model.faults import DONE, gup, thp_at
+from ptscope.model.faults import DONE, do_swap_page, gup, step, thp_at
 from ptscope.model.kernel import PMD, PTE
-from ptscope.model.state import Leaf, Marker, Page, Space, Swapped, Table
+from ptscope.model.state import Leaf, Marker, Page, Slot, Space, Swapped, Table, Vma
 
 EINVAL, ENOMEM, EFAULT, EAGAIN, EBUSY = 22, 12, 14, 11, 16
 # What MADV_COLLAPSE says when it could not, for whatever reason (madvise_collapse_errno).
@@ -70,7 +70,6 @@ def populate(space: Space, start: int, end: int, write: bool) -> int:
     No access takes place: see `faults.gup`. It fails with
     EINVAL where the VMA does not permit the access, EFAULT where a fault would give a signal.
     """
-    page = space.geometry.page
     at = start
     while at < end:
         vma = space.find(at)
@@ -80,7 +79,7 @@ def populate(space: Space, start: int, end: int, write: bool) -> int:
             return EINVAL
         if gup(space, vma, at, write) != DONE:
             return EFAULT
-        at += page
+        at += step(space, vma)
     return 0
 
 
@@ -109,6 +108,51 @@ def _age(space: Space, level: int, index: int, leaf: Leaf) -> None:
         space.changed.add((level, index))
 
 
+def pageout(space: Space, start: int, end: int) -> int:
+    """MADV_PAGEOUT (from 5.4): the pages are reclaimed at once, as under memory pressure.
+
+    A private page becomes a swap entry, which keeps soft-dirty and uffd-wp and whether the page was
+    exclusive (from 5.19; riscv from 6.3). One that MADV_FREE was told of, and that is clean still,
+    is dropped. A page of shared memory just loses its entry; a fault brings it back, maybe with
+    another frame. Pages that other entries map are left alone; any other may be kept, old, for
+    reasons that do not show here: it is not on the LRU yet, somebody has a reference to it, or
+    swap is full. Large folios, which are split or not, are not asked for.
+    """
+    for vma in space.overlapping(start, end):
+        if "locked" in vma.flags:
+            return EINVAL
+        for _, index, leaf in list(space.leaves(max(vma.start, start), min(vma.end, end))):
+            if isinstance(leaf, Leaf) and leaf.page.mapped == 1:
+                _page_out(space, vma, index, leaf)
+    return 0
+
+
+def _page_out(space: Space, vma: Vma, index: int, leaf: Leaf) -> None:
+    address = index << space.shifts[PTE]
+    page = leaf.page
+    reason = "reclaim keeps what is not on the LRU or has references (shrink_folio_list)"
+    outcomes: tuple[str, ...]
+    if page.kind == "cache":
+        outcomes = ("absent", "kept")
+    elif page.kind == "anon":
+        outcomes = ("swapped", "kept") if space.kernel.swap else ("kept",)
+        if page.lazy and not leaf.dirty:
+            outcomes = ("absent", *outcomes)
+    else:
+        return
+    outcome = space.world.choose(space, address, outcomes, reason, page)
+    if outcome == "kept":
+        _age(space, PTE, index, leaf)
+        return
+    space.drop(PTE, index)
+    if outcome == "swapped":
+        swapped = Swapped(Slot(), leaf.soft_dirty, leaf.uffd_wp, page.exclusive)
+        space.put(PTE, index, swapped)
+    elif page.kind == "cache":
+        space.world.forget(page)
+        page.frame = None
+
+
 def free(space: Space, start: int, end: int) -> int:
     """MADV_FREE: private pages become old and clean, to be dropped under pressure; soft-dirty and
     the permission to write stay (madvise_free_pte_range).
@@ -131,12 +175,14 @@ def free(space: Space, start: int, end: int) -> int:
 
 def _free(space: Space, level: int, index: int, leaf: Leaf) -> None:
     address = index << space.shifts[level]
-    outcomes = ("clean",) if leaf.page.exclusive and not leaf.page.large else ("clean", "dirty")
-    reason = "pages that others map, and parts of large folios, may be left out"
+    sure = leaf.page.exclusive and not leaf.page.large and not leaf.page.from_swap
+    outcomes = ("clean",) if sure else ("clean", "dirty")
+    reason = "pages that others map, that swap has, and parts of large folios may be left out"
     if not leaf.dirty:
         outcomes = ("old", "accessed") if len(outcomes) > 1 else ("old",)
     if space.world.choose(space, address, outcomes, reason, leaf.page) in ("clean", "old"):
         leaf.dirty = leaf.accessed = False
+        leaf.page.lazy = True
         space.changed.add((level, index))
 
 
@@ -175,12 +221,14 @@ def collapse(space: Space, start: int, end: int, errno: int) -> int:
 
     The page is new, exclusive, dirty and writable as the VMA is. The kernel may refuse for reasons
     that do not show in the state (pages on their way to the LRU, references, no free huge page): it
-    then says so, and nothing has changed. It must refuse where a fault could not map a huge page.
+    then says so, and nothing has changed but that it may have swapped pages in before. It must
+    refuse where a fault could not map a huge page.
     """
     vma = space.find(start)
     assert vma is not None
     index = start >> space.shifts[PMD]
     if errno in REFUSALS:
+        _swap_in(space, vma, start, end)
         return errno
     if isinstance(space.entries[PMD].get(index), Leaf):
         return 0
@@ -194,6 +242,34 @@ def collapse(space: Space, start: int, end: int, errno: int) -> int:
         index,
         Leaf(page, "w" in vma.prot, True, True, space.kernel.soft_dirty, pkey=vma.pkey),
     )
+    return 0
+
+
+def _swap_in(space: Space, vma: Vma, start: int, end: int) -> None:
+    """__collapse_huge_page_swapin: as reads would, as far as it gets."""
+    reason = "a collapse that fails may have swapped pages in"
+    for _, index, entry in list(space.leaves(start, end)):
+        if isinstance(entry, Swapped):
+            address = index << space.shifts[PTE]
+            outcome = space.world.choose(space, address, ("swapped", "kept"), reason, None)
+            if outcome == "kept":
+                do_swap_page(space, vma, index, entry, write=False)
+
+
+def mergeable(space: Space, start: int, end: int) -> int:
+    """MADV_MERGEABLE marks the VMA for KSM; as long as KSM does not run, entries stay.
+
+    Shared memory is left alone, without an error (ksm_madvise, vma_ksm_compatible).
+    """
+    return set_flag(space, start, end, "mergeable", frozenset())
+
+
+def unmergeable(space: Space, start: int, end: int) -> int:
+    """The mark goes. Merged pages would be copied; there are none."""
+    for vma in space.carve(start, end):
+        vma.flags = vma.flags - {"mergeable"}
+        space.vmas_changed = True
+    space.merge()
     return 0
 
 

@@ -23,7 +23,19 @@ def mmap(
         pgoff = address >> space.geometry.shift
     vma = Vma(address, address + length, prot, file, pgoff, shared, flags)
     space.insert(vma)
+    if vma.known in ("remap", "insert"):
+        _map_known(space, vma)
     space.merge()
+
+
+def _map_known(space: Space, vma: Vma) -> None:
+    """remap_pfn_range and vm_insert_page: all entries at once, clean, and writable as the new
+    VMA is, whose soft-dirty tracking only begins with the next clear_refs."""
+    assert vma.object is not None
+    shift = space.shifts[PTE]
+    for index in range(vma.start >> shift, vma.end >> shift):
+        page = vma.object.cache[vma.page_of(index << shift, shift)]
+        space.put(PTE, index, Leaf(page, write="w" in vma.prot, pkey=vma.pkey))
 
 
 def munmap(space: Space, start: int, end: int) -> None:
@@ -49,7 +61,15 @@ def zap(space: Space, vma: Vma, start: int, end: int, keep_guards: bool = False)
         space.drop(level, index)
 
 
-def mprotect(space: Space, start: int, end: int, prot: str) -> None:
+def pkey_mprotect(space: Space, start: int, end: int, prot: str, pkey: int) -> None:
+    """mprotect that sets the protection key too (from 4.9): it is in every entry with a page.
+
+    The process may access what has the key; the kernel gives that right with pkey_alloc.
+    """
+    mprotect(space, start, end, prot, pkey)
+
+
+def mprotect(space: Space, start: int, end: int, prot: str, pkey: int | None = None) -> None:
     """Every entry gets the permission of its VMA; accessed, dirty and soft-dirty stay.
 
     A huge page of which a part is concerned is split. Where the VMA cannot just make all entries
@@ -60,14 +80,16 @@ def mprotect(space: Space, start: int, end: int, prot: str) -> None:
     (mprotect_fixup). The model first left the zero page there.
     """
     for vma in space.carve(start, end):
-        if vma.prot == prot:
+        key = vma.pkey if pkey is None else pkey
+        if vma.prot == prot and vma.pkey == key:
             continue
+        vma.pkey = key
         locked = "locked" in vma.flags and not vma.shared and "w" not in vma.prot
         vma.prot = prot
         for level, index, entry in list(space.leaves(vma.start, vma.end)):
             if isinstance(entry, Leaf):
                 entry.write = default_write(space, vma) or may_write_at_once(
-                    space, vma, level, entry
+                    space, vma, level, entry, index
                 )
             space.changed.add((level, index))
         if locked and "w" in prot:
@@ -78,7 +100,7 @@ def mprotect(space: Space, start: int, end: int, prot: str) -> None:
     space.merge()
 
 
-def may_write_at_once(space: Space, vma: Vma, level: int, leaf: Leaf) -> bool:
+def may_write_at_once(space: Space, vma: Vma, level: int, leaf: Leaf, index: int) -> bool:
     """can_change_pte_writable: whether mprotect to writable saves the entry a fault.
 
     In 6.0 and 6.1 only PTEs, of pages that are dirty; from 6.2 PMD entries too, and private pages
@@ -95,7 +117,13 @@ def may_write_at_once(space: Space, vma: Vma, level: int, leaf: Leaf) -> bool:
         return leaf.dirty
     if leaf.page.kind != "anon" or not leaf.page.exclusive:
         return False
-    return leaf.dirty or kernel.since(6, 2)
+    may = leaf.dirty or kernel.since(6, 2)
+    if may and leaf.page.unsure:
+        reason = "references may have kept the page from being exclusive when it was swapped in"
+        outcomes = ("writable", "read-only")
+        address = index << space.shifts[level]
+        return space.world.choose(space, address, outcomes, reason, leaf.page) == "writable"
+    return may
 
 
 def mremap(

@@ -15,10 +15,10 @@ def fork(space: Space, slot: int) -> Space:
     """A child whose VMAs are those of the parent, not locked, and without its userfaultfd.
 
     Entries are copied where a fault could not bring them back: in VMAs that have had anonymous
-    pages (vma_needs_copy; up to 6.12 also where uffd-wp is on). Tables are copied wherever the
-    parent has them there, even empty ones. Of private pages both sides lose the permission to
-    write, and exclusiveness (from 5.19); the child's entries are not accessed, and those of shared
-    mappings not dirty (__copy_present_ptes).
+    pages or have bare frames (vma_needs_copy; up to 6.12 also where uffd-wp is on). Tables are
+    copied wherever the parent has them there, even empty ones. Of private pages both sides lose the
+    permission to write, and exclusiveness (from 5.19); the child's entries are not accessed, and
+    those of shared mappings not dirty (__copy_present_ptes).
     """
     world = space.world
     child = Space(world, slot, foreign=space.foreign)
@@ -26,7 +26,7 @@ def fork(space: Space, slot: int) -> Space:
     for vma in space.vmas:
         copy = replace(vma, flags=vma.flags - UFFD - {"locked"})
         child.vmas.append(copy)
-        if vma.anon_vma:
+        if vma.anon_vma or vma.known:
             _copy_tables(space, child, vma)
             _copy_entries(space, child, vma)
     for level in space.geometry.levels[1:]:
@@ -71,7 +71,7 @@ def _copy_entries(space: Space, child: Space, vma: Vma) -> None:
 
 def _share(leaf: Leaf) -> None:
     """No page of it is exclusive any more."""
-    leaf.page.exclusive = False
+    leaf.page.exclusive = leaf.page.unsure = False
     for part in leaf.page.parts or ():
         part.exclusive = False
 

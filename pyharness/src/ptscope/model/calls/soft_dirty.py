@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from ptscope.model.kernel import PTE
 from ptscope.model.state import Leaf, Space, Swapped
 
 
@@ -12,11 +11,11 @@ def clear_refs(space: Space) -> None:
 
     VMAs are not soft-dirty as a whole any more; entries of shared mappings that come later are
     then not writable from the start (vma_wants_writenotify). hugetlb entries are left alone
-    (clear_refs_walk_ops has no hugetlb_entry).
+    (clear_refs_walk_ops has no hugetlb_entry), and those of bare frames (clear_refs_test_walk).
     """
     for vma in space.vmas:
         vma.soft_dirty = False
-        if vma.object is not None and vma.object.level > PTE:
+        if not vma.small or vma.known in ("remap", "fault"):
             continue
         for level, index, entry in list(space.leaves(vma.start, vma.end)):
             if isinstance(entry, Leaf):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from ptscope.model.calls.mapping import may_write_at_once
 from ptscope.model.faults import put_fresh
 from ptscope.model.kernel import PMD, PTE
-from ptscope.model.state import Leaf, Marker, Space
+from ptscope.model.state import Leaf, Marker, Space, Swapped
 
-EEXIST = 17
+EFAULT, EEXIST, EINVAL = 14, 17, 22
 
 
 def register(space: Space, start: int, end: int, mode: str) -> int:
@@ -47,8 +47,10 @@ def writeprotect(space: Space, start: int, end: int, on: bool) -> int:
                 entry.write = (
                     not on
                     and space.kernel.since(6, 3)
-                    and may_write_at_once(space, vma, level, entry)
+                    and may_write_at_once(space, vma, level, entry, index)
                 )
+            elif isinstance(entry, Swapped):
+                entry.uffd_wp = on
             space.changed.add((level, index))
     return 0
 
@@ -68,4 +70,30 @@ def copy(space: Space, address: int) -> int:
     if found is not None and not isinstance(found[2], Marker):
         return EEXIST
     put_fresh(space, vma, index)
+    return 0
+
+
+def continue_(space: Space, address: int, errno: int) -> int:
+    """UFFDIO_CONTINUE of one page (shared memory: from 5.14): the page that the object has is
+    mapped, dirty, and writable when the VMA is. The tables are there in any case.
+
+    EFAULT where the object has no such page; beyond its end that, or EINVAL.
+    """
+    vma = space.find(address)
+    assert vma is not None
+    assert vma.object is not None
+    index = address >> space.shifts[PTE]
+    space.ensure(PTE, index)
+    if space.at(address) is not None:
+        return EEXIST
+    number = vma.page_of(address, space.geometry.shift)
+    if number >= vma.object.pages:
+        return errno if errno in (EFAULT, EINVAL) else EFAULT
+    page = vma.object.cache.get(number)
+    if page is None:
+        return EFAULT
+    soft_dirty = space.kernel.soft_dirty
+    space.put(
+        PTE, index, Leaf(page, "w" in vma.prot, True, soft_dirty=soft_dirty, pkey=vma.pkey)
+    )
     return 0

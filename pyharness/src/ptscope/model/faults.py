@@ -373,7 +373,7 @@ def do_fault(
     page_start = address & -space.geometry.page
     if vma.known:
         return do_known_fault(space, vma, index, number, write)
-    if "uffd_minor" in vma.flags and number in vma.object.cache:
+    if "uffd_minor" in vma.flags and has_page(space, vma.object, number, address, "absent"):
         # shmem_get_folio: before there is a table for it. Swap counts as the page cache.
         return SIGBUS
     if not write:
@@ -418,7 +418,19 @@ def cached(space: Space, file: Object, number: int) -> Page:
     page = file.cache.get(number)
     if page is None:
         page = file.cache[number] = Page("cache")
+    page.unsure = False
     return page
+
+
+def has_page(space: Space, file: Object, number: int, address: int, shown_by: str) -> bool:
+    """Whether shared memory has a page. After reclaim that shows in what becomes of the entry:
+    `shown_by` is the outcome, present or absent, that means it has."""
+    page = file.cache.get(number)
+    if page is None or not page.unsure:
+        return page is not None
+    reason = "reclaim may drop what was never written"
+    outcomes = ("absent", "present") if shown_by == "absent" else ("present", "absent")
+    return space.world.choose(space, address, outcomes, reason, None) == shown_by
 
 
 def default_write(space: Space, vma: Vma) -> bool:

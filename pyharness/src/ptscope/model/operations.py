@@ -44,7 +44,7 @@ GUARD = (6, 13)
 # kmod/ptscope.h: PTSCOPE_MAP_SHIFT, PTSCOPE_MAP_REMAP and so on.
 KNOWN_SHIFT = 40
 KNOWN_KINDS = {"remap": 0, "insert": 1, "fault": 2}
-MOST_VMAS = 14
+MOST_VMAS = 10
 MOST_OBJECTS = 4
 MOST_PAGES = 24
 
@@ -130,7 +130,8 @@ def hugetlb(vma: Vma) -> bool:
 
 
 def some_range(space: Space, draws: Draws, vma: Vma) -> tuple[int, int]:
-    """A range of pages in a VMA: mostly few, sometimes all to the end, or a huge page."""
+    """A range of pages in a VMA: mostly few of the first eight, so that steps meet what others
+    have done; sometimes all, or a huge page."""
     page, huge = space.geometry.page, space.geometry.huge
     if hugetlb(vma):
         assert vma.object is not None
@@ -145,7 +146,7 @@ def some_range(space: Space, draws: Draws, vma: Vma) -> tuple[int, int]:
             return first, first + huge
     if how == 6:
         return vma.start, vma.end
-    start = draws.below(min(pages, 64))
+    start = draws.below(min(pages, 8 if how < 4 else 64))
     if pages > 64 and draws.below(2):
         start = pages - 1 - start
     count = 1 + draws.below(min(pages - start, 4 if how < 4 else 20))
@@ -811,13 +812,13 @@ class Operation:
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation("mmap_private", 3, mmap_private),
-    Operation("write", 8, _touch("write", access.write)),
+    Operation("write", 10, _touch("write", access.write)),
     Operation("read", 6, _touch("read", access.read)),
     Operation("munmap", 3, munmap),
     Operation("mprotect", 5, mprotect),
     Operation("dontneed", 3, _advice("dontneed", advice.dontneed)),
-    Operation("fork", 2, fork),
-    Operation("exit", 2, exit_),
+    Operation("fork", 3, fork),
+    Operation("exit", 3, exit_),
     Operation("mmap_shared", 2, mmap_shared),
     Operation("memfd", 1, memfd),
     Operation("mmap_file", 3, mmap_file),

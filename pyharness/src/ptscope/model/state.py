@@ -43,7 +43,8 @@ class Page:
     split: bool = False
     """The folio may have been split, so that its parts are folios of their own."""
     unsure: bool = False
-    """Whether it is exclusive depends on references that do not show here."""
+    """Whether it is exclusive depends on references that do not show here; of shared memory:
+    whether it is there still after reclaim, which may drop what nobody has written."""
     lazy: bool = False
     """MADV_FREE has been told of it: while it is clean, reclaim drops it."""
     from_swap: bool = False

@@ -151,6 +151,7 @@ def _page_out(space: Space, vma: Vma, index: int, leaf: Leaf) -> None:
     elif page.kind == "cache":
         space.world.forget(page)
         page.frame = None
+        page.unsure = True
 
 
 def free(space: Space, start: int, end: int) -> int:

@@ -8,7 +8,7 @@ ends with SIGBUS instead.
 from __future__ import annotations
 
 from ptscope.model.calls.mapping import may_write_at_once
-from ptscope.model.faults import put_fresh
+from ptscope.model.faults import cached, has_page, put_fresh
 from ptscope.model.kernel import PMD, PTE
 from ptscope.model.state import Leaf, Marker, Space, Swapped
 
@@ -89,9 +89,9 @@ def continue_(space: Space, address: int, errno: int) -> int:
     number = vma.page_of(address, space.geometry.shift)
     if number >= vma.object.pages:
         return errno if errno in (EFAULT, EINVAL) else EFAULT
-    page = vma.object.cache.get(number)
-    if page is None:
+    if not has_page(space, vma.object, number, address, "present"):
         return EFAULT
+    page = cached(space, vma.object, number)
     soft_dirty = space.kernel.soft_dirty
     space.put(
         PTE, index, Leaf(page, "w" in vma.prot, True, soft_dirty=soft_dirty, pkey=vma.pkey)

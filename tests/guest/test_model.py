@@ -113,10 +113,10 @@ def test_the_command_shows_prediction_and_entry(monkeypatch: pytest.MonkeyPatch)
     assert result.status == 1, result.out
     lines = result.out.splitlines()
     assert lines[0] == "The kernel did not do what the model predicts."
-    # Shrunk: there is a mapping, and a touch of it.
-    assert lines[1].startswith("   1 process 1 mmap(")
-    assert lines[2].startswith("   2 process 1 ")
-    assert not lines[3].startswith("   3 process 1 ")
+    # Shrunk: there is a mapping, a touch of it, and what has to come between at most.
+    steps = [line for line in lines if line.startswith("   ") and " process " in line]
+    assert steps[0].startswith("   1 process 1 mmap(")
+    assert 2 <= len(steps) <= 4, result.out
     assert any(line.startswith("  predicted ") for line in lines)
     assert any(line.startswith("  seen ") for line in lines)
 

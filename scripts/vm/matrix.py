@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import junit, kernels, package, paths
+from . import junit, kernels, package, paths, proc
 from .errors import Missing, UsageError, VmError
 from .kernels import Kernel
 from .plan import ANY_KERNEL, ANY_VARIANT, MAIN, Row, matrix_rows
@@ -241,6 +241,7 @@ def run_matrix(names: list[str], jobs: int) -> int:
                 builder.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=False, cancel_futures=True)
                 runner.stop()
+                proc.stop()
                 raise
     print()
     print(f"whole run: {time.monotonic() - start:.0f} s")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,52 @@ from .errors import BuildError, SetupError, VmError
 
 SHOWN_LINES = 30
 """Lines of a failed program's output that are shown."""
+
+_lock = threading.Lock()
+_running: set[subprocess.Popen[str]] = set()
+_stopped = False
+
+
+def stop() -> None:
+    """End the programs that run in other threads, and let none begin: `run` raises there.
+
+    A signal for this process alone, unlike Ctrl-C in a terminal, does not reach them.
+    """
+    global _stopped
+    with _lock:
+        _stopped = True
+        for process in _running:
+            process.terminate()
+
+
+def _communicate(
+    command: Sequence[str], cwd: Path | None, env: Mapping[str, str]
+) -> tuple[int, str, str]:
+    """Exit status and output."""
+    with _lock:
+        if _stopped:
+            raise VmError("interrupted")
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        _running.add(process)
+    with process:
+        try:
+            out, err = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            with _lock:
+                _running.discard(process)
+    return process.returncode, out, err
 
 
 def need(program: str, package: str) -> str:
@@ -44,22 +91,13 @@ def run(
     # What programs say is searched here and in callers, in English.
     full_env = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
     try:
-        done = subprocess.run(
-            [str(part) for part in command],
-            cwd=cwd,
-            env=full_env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        status, out, err = _communicate([str(part) for part in command], cwd, full_env)
     except OSError as failure:
         raise error(f"{what}: {failure}", remedy) from failure
-    if done.returncode != 0:
-        if oserrors.FULL_TEXT.search(done.stdout + done.stderr):
+    if status != 0:
+        if oserrors.FULL_TEXT.search(out + err):
             remedy = oserrors.room()
-        tail = (done.stdout + done.stderr).rstrip().splitlines()[-SHOWN_LINES:]
+        tail = (out + err).rstrip().splitlines()[-SHOWN_LINES:]
         text = "\n".join(f"    {line}" for line in tail)
-        raise error(f"{what}: {command[0]} exited with {done.returncode}\n{text}", remedy)
-    return done.stdout
+        raise error(f"{what}: {command[0]} exited with {status}\n{text}", remedy)
+    return out

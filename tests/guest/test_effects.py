@@ -130,6 +130,7 @@ def stopped(pid: int, eventually: Eventually) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.any_variant
 def test_nothing_changes_in_the_target(
     puppet: Puppet, swap: None, eventually: Eventually
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_table_that_is_mapped_many_times_is_told_once(
     assert len(addresses) == len(set(addresses))
 
 
+@pytest.mark.any_variant
 def test_a_table_of_which_a_part_was_asked_for_is_told_again_whole(
     layout: Layout, region: tuple[int, int], tmp_path: Path
 ) -> None:

@@ -12,7 +12,8 @@
  *   walker check-walk LAYOUT ADDRESS FILE
  *   walker check-dump LAYOUT FILE [points]
  *
- * The first six end earlier at SIGTERM.  PID is one process, or two with a comma
+ * The first six end earlier at SIGTERM, and say what they have so far at
+ * SIGUSR1.  PID is one process, or two with a comma
  * between them.  "mortal" runs the program CHURN again
  * and again, and is the only one whose target may go away.  The last two check
  * what is in a file: the text, or batches that each follow their length as a
@@ -68,7 +69,7 @@ static uint64_t next_random(uint64_t *state)
 	return *state;
 }
 
-static volatile sig_atomic_t stopping;
+static volatile sig_atomic_t stopping, asked;
 
 static void on_stop(int sig)
 {
@@ -76,10 +77,29 @@ static void on_stop(int sig)
 	stopping = 1;
 }
 
+static void on_ask(int sig)
+{
+	(void)sig;
+	asked = 1;
+}
+
+static void report(void)
+{
+	printf("answers=%lu inconsistent=%lu batches=%lu write_locked=%lu parts=%lu entries=%lu "
+	       "vmas=%lu outside=%lu deaths=%lu exited=%lu execed=%lu gone=%lu\n", answers,
+	       inconsistent, batches, write_locked, parts, entries, vmas, outside, deaths, exited,
+	       execed, gone);
+	fflush(stdout);
+}
+
 static bool in_time(time_t until)
 {
 	struct timespec now;
 
+	if (asked) {
+		asked = 0;
+		report();
+	}
 	if (stopping)
 		return false;
 	clock_gettime(CLOCK_MONOTONIC, &now);
@@ -401,6 +421,7 @@ int main(int argc, char **argv)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGTERM, on_stop);
+	signal(SIGUSR1, on_ask);
 	if (argc == 5 && !strcmp(argv[1], "check-walk")) {
 		static char text[8192];
 
@@ -431,9 +452,6 @@ int main(int argc, char **argv)
 	} else {
 		return 2;
 	}
-	printf("answers=%lu inconsistent=%lu batches=%lu write_locked=%lu parts=%lu entries=%lu "
-	       "vmas=%lu outside=%lu deaths=%lu exited=%lu execed=%lu gone=%lu\n", answers,
-	       inconsistent, batches, write_locked, parts, entries, vmas, outside, deaths, exited,
-	       execed, gone);
+	report();
 	return inconsistent != 0;
 }

@@ -60,6 +60,8 @@ def test_no_selection_is_everything_and_races_are_some() -> None:
     assert {target.kernel.arch for target in races} == set(arches.ARCHES)
     assert all(target.row.smp == 2 for target in races)
     assert {target.kernel.name for target in races} == set(plan.MATRIX_RACES)
+    checked = [target.kernel.name for target in races if "test_race_check.py" in target.row.tests]
+    assert checked == [plan.MATRIX_RACE_CHECK]
 
 
 def test_only_the_whole_matrix_leaves_a_test_to_another_row() -> None:

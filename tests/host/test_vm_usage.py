@@ -7,13 +7,15 @@ import errno
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import vmpath
 from test_vm_setup import bzimage
 from vm import oserrors, paths, proc, quick
-from vm.errors import SetupError, UsageError
+from vm.errors import BuildError, SetupError, UsageError, VmError
 from vm.plan import MAIN, Row
 
 ECHO = "for each; do echo \"<$each>\"; done"
@@ -154,6 +156,21 @@ def test_a_program_without_room_gets_a_remedy_of_its_own(
     assert caught.value.remedy is not None
     assert caught.value.remedy.startswith("free ")
     assert f" MB in {paths.cache_path()}" in caught.value.remedy
+
+
+def test_programs_of_other_threads_end_when_the_run_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proc, "_stopped", False)
+    with ThreadPoolExecutor(1) as pool:
+        building = pool.submit(proc.run, ["sleep", "100"], what="building")
+        while not proc._running:
+            time.sleep(0.01)
+        proc.stop()
+        with pytest.raises(BuildError, match="sleep exited with -15"):
+            building.result(timeout=20)
+        with pytest.raises(VmError, match="interrupted"):
+            pool.submit(proc.run, ["true"], what="what comes next").result(timeout=20)
 
 
 def test_what_the_system_refuses_is_explained() -> None:

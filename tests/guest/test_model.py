@@ -101,7 +101,7 @@ def test_the_command_says_what_it_did() -> None:
     assert result.status == 0, result.out
     assert result.json["steps"] == COMMAND_STEPS
     assert result.json["source"] == "module"
-    assert result.json["compared"] > COMMAND_STEPS
+    assert result.json["compared"] > 0
     assert result.json["differences"] is None
 
 

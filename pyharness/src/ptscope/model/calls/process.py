@@ -41,10 +41,11 @@ def fork(space: Space, slot: int) -> Space:
 
 
 def _copy_tables(space: Space, child: Space, vma: Vma) -> None:
-    for level in space.geometry.levels[1:]:
+    levels = space.geometry.levels
+    for below, level in zip(levels, levels[1:], strict=False):
         for index in space.within(level, vma.start, vma.end):
             if isinstance(space.entries[level][index], Table):
-                child.ensure(level - 1, index << space.shifts[level] >> space.shifts[level - 1])
+                child.ensure(below, index << space.shifts[level] >> space.shifts[below])
 
 
 def _copy_entries(space: Space, child: Space, vma: Vma) -> None:

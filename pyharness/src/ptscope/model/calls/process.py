@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from ptscope.model.kernel import PTE
 from ptscope.model.state import Leaf, Marker, Space, Swapped, Table, Vma
@@ -42,7 +43,7 @@ def fork(space: Space, slot: int) -> Space:
 
 def _copy_tables(space: Space, child: Space, vma: Vma) -> None:
     levels = space.geometry.levels
-    for below, level in zip(levels, levels[1:], strict=False):
+    for below, level in pairwise(levels):
         for index in space.within(level, vma.start, vma.end):
             if isinstance(space.entries[level][index], Table):
                 child.ensure(below, index << space.shifts[level] >> space.shifts[below])

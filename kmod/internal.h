@@ -5,6 +5,7 @@
 
 #include <linux/atomic.h>
 #include <linux/fs.h>
+#include <linux/miscdevice.h>
 #include <linux/mm_types.h>
 #include <linux/pid.h>
 #include <linux/sched.h>
@@ -114,11 +115,16 @@ extern struct ptscope_stats ptscope_stats;
 
 void ptscope_stats_lock_held(u64 ns);
 
+/* map.c */
+
+u64 ptscope_map_pages(void);
+
 /* The files */
 
 extern const struct file_operations ptscope_layout_fops;
 extern const struct file_operations ptscope_walk_fops;
 extern const struct file_operations ptscope_dump_fops;
 extern const struct file_operations ptscope_stats_fops;
+extern struct miscdevice ptscope_map_device;
 
 #endif /* PTSCOPE_INTERNAL_H */

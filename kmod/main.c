@@ -39,6 +39,7 @@ static int __init ptscope_init(void)
 	};
 	struct dentry *dir, *file;
 	unsigned int i;
+	int ret;
 
 	ptscope_space_init();
 
@@ -51,16 +52,24 @@ static int __init ptscope_init(void)
 	for (i = 0; i < ARRAY_SIZE(files); i++) {
 		file = debugfs_create_file(files[i].name, files[i].mode, dir, NULL, files[i].fops);
 		if (IS_ERR(file)) {
-			debugfs_remove(dir);
-			return PTR_ERR(file);
+			ret = PTR_ERR(file);
+			goto remove;
 		}
 	}
+	ret = misc_register(&ptscope_map_device);
+	if (ret)
+		goto remove;
 	ptscope_dir = dir;
 	return 0;
+
+remove:
+	debugfs_remove(dir);
+	return ret;
 }
 
 static void __exit ptscope_exit(void)
 {
+	misc_deregister(&ptscope_map_device);
 	debugfs_remove(ptscope_dir);
 }
 

@@ -177,4 +177,27 @@ struct ptscope_end {
 	__u64 address;			/* first address not walked; 0 when all were */
 };
 
+/*
+ * /dev/ptscope-map: write() takes a number of pages as text, once for each
+ * open file; read() then gives their physical addresses, 8 bytes each; mmap()
+ * maps them.  The offset of mmap() is bytes into the pages, plus one of the
+ * kinds below shifted by PTSCOPE_MAP_SHIFT.
+ *
+ * The pages hold zeros at first.  They are freed when the file is closed and no
+ * mapping of it is left.
+ *
+ * Errors of all calls: EPERM as above.  Of write(): EINVAL not a number; ERANGE
+ * none, or more than PTSCOPE_MAP_MAX_BYTES; ENOSPC more than that together with
+ * those of other open files; EBUSY it has its pages; ENOMEM; EINTR.  Of read()
+ * and mmap(): ENODATA no pages yet; of read(): EINVAL not whole addresses; of
+ * mmap(): EINVAL no such kind, or a private mapping; ENXIO beyond the pages;
+ * EOPNOTSUPP this kernel has no such mapping; ENOMEM; EINTR.
+ */
+#define PTSCOPE_MAP_SHIFT 40
+#define PTSCOPE_MAP_REMAP 0		/* remap_pfn_range(), all at once */
+#define PTSCOPE_MAP_INSERT 1		/* vm_insert_page(), all at once */
+#define PTSCOPE_MAP_FAULT 2		/* vmf_insert_pfn(), a page at its first fault */
+#define PTSCOPE_MAP_HUGE 3		/* vmf_insert_pfn_pmd() where frames allow, else as FAULT */
+#define PTSCOPE_MAP_MAX_BYTES 1073741824
+
 #endif /* PTSCOPE_H */

@@ -35,6 +35,7 @@ static int stats_show(struct seq_file *m, void *unused)
 
 	for (i = 0; i < ARRAY_SIZE(rows); i++)
 		seq_printf(m, "%s %lld\n", rows[i].name, atomic64_read(rows[i].value));
+	seq_printf(m, "map_pages %llu\n", ptscope_map_pages());
 	return 0;
 }
 

@@ -97,7 +97,7 @@ def select(names: Sequence[str]) -> list[Target]:
     """The targets chosen by all of ``names`` of one kind; none means all.
 
     Several names of kernels (or variants, ...) add up; names of different kinds narrow each other
-    down. Raises `UsageError` for a name that chooses nothing. Only the whole matrix leaves a test
+    down. Raises `UsageError` for names that choose nothing. Only the whole matrix leaves a test
     to another of its rows.
     """
     everything = [
@@ -117,13 +117,20 @@ def select(names: Sequence[str]) -> list[Target]:
     variants = {target.row.variant for target in everything} & set(names)
     scenarios = {target.row.scenario for target in everything} & set(names)
     others = set(names) - variants - scenarios
-    return [
+    among = [target for target in everything if not others or target.names() & others]
+    chosen = [
         target
-        for target in everything
-        if (not others or target.names() & others)
-        and (not variants or target.row.variant in variants)
+        for target in among
+        if (not variants or target.row.variant in variants)
         and (not scenarios or target.row.scenario in scenarios)
     ]
+    if not chosen:
+        raise UsageError(
+            f"no row of the matrix is all of: {', '.join(names)}",
+            f"of {', '.join(sorted(others)) or 'all kernels'} there are: "
+            f"{', '.join(target.row.name for target in among)}",
+        )
+    return chosen
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

@@ -7,6 +7,7 @@
  *	failer ROUNDS open FILE
  *	failer ROUNDS write FILE REQUEST
  *	failer ROUNDS read FILE REQUEST|-
+ *	failer ROUNDS mmap FILE REQUEST OFFSET LENGTH
  *	failer ROUNDS insmod MODULE
  *	failer ROUNDS rmmod NAME
  *
@@ -131,6 +132,25 @@ static int call_read(void)
 	return moved < 0 ? errno : 0;
 }
 
+static unsigned long long map_offset;
+static size_t map_length;
+static void *map_place = MAP_FAILED;
+
+/* Not touched: a fault without memory has somebody killed. */
+static int call_mmap(void)
+{
+	map_place = mmap(NULL, map_length, PROT_READ | PROT_WRITE, MAP_SHARED, file, map_offset);
+	return map_place == MAP_FAILED ? errno : 0;
+}
+
+static void close_mapped(bool succeeded)
+{
+	if (succeeded && munmap(map_place, map_length))
+		die("munmap");
+	close(file);
+	file = -1;
+}
+
 static void close_always(bool succeeded)
 {
 	(void)succeeded;
@@ -193,6 +213,7 @@ static const struct operation operations[] = {
 	{ "open", nothing, call_open, close_file },
 	{ "write", open_file, call_write, close_always },
 	{ "read", open_and_write, call_read, close_always },
+	{ "mmap", open_and_write, call_mmap, close_mapped },
 	{ "insmod", open_module, call_insmod, remove_module },
 	{ "rmmod", insert_first, call_rmmod, remove_left },
 };
@@ -237,6 +258,10 @@ int main(int argc, char **argv)
 	writes = argc > 4 && strcmp(argv[4], "-");
 	if (writes)
 		load_request(argv[4]);
+	if (argc > 6) {
+		map_offset = strtoull(argv[5], NULL, 0);
+		map_length = strtoul(argv[6], NULL, 0);
+	}
 	snprintf(self, sizeof(self), "/proc/self/task/%ld/fail-nth", syscall(SYS_gettid));
 	fail_nth = open(self, O_RDWR | O_CLOEXEC);
 	if (fail_nth < 0)

@@ -34,6 +34,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../kmod/ptscope.h"
+
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
 #endif
@@ -58,6 +60,7 @@
 #define MAX_WORDS 32
 #define MAX_CHILDREN 16
 #define MAX_LOAD 4096
+#define MAX_FRAMES 512
 
 /* ---- answers ---------------------------------------------------------- */
 
@@ -164,6 +167,10 @@ static volatile uint64_t fault_address;
 /*
  * map length=N [kind=anon|shared] [fd=N offset=N [private]] [prot=rwx] [at=ADDR]
  *     [fixed|hint] [align=N] [huge=21|30] [populate] [noreserve] [growsdown] [locked]
+ * map length=N kind=remap|insert|fault|huge fd=N [offset=N] ...
+ *
+ * The second form maps pages of /dev/ptscope-map that "known" made; the offset
+ * is bytes into them.
  *
  * at= alone means MAP_FIXED_NOREPLACE; with "fixed" MAP_FIXED, with "hint" a
  * hint.  align= finds an aligned place by reserving more and giving back the
@@ -176,6 +183,11 @@ static void do_map(int argc, char **argv)
 	int prot = PROT_READ | PROT_WRITE, flags = 0;
 	bool shared = false;
 	char *place;
+	static const struct { const char *name; uint64_t kind; } known_kinds[] = {
+		{ "remap", PTSCOPE_MAP_REMAP }, { "insert", PTSCOPE_MAP_INSERT },
+		{ "fault", PTSCOPE_MAP_FAULT }, { "huge", PTSCOPE_MAP_HUGE },
+	};
+	uint64_t known_kind = 0;
 	const struct { const char *name; uint64_t *to; bool *seen; } values[] = {
 		{ "length", &length, NULL }, { "at", &at, &have_at }, { "align", &align, NULL },
 		{ "offset", &offset, NULL }, { "fd", &fd, &have_fd }, { "huge", &huge, NULL },
@@ -195,6 +207,12 @@ static void do_map(int argc, char **argv)
 			if (!strcmp(argv[i], "kind")) {
 				known = !strcmp(equals, "anon") || !strcmp(equals, "shared");
 				shared = !strcmp(equals, "shared");
+				for (size_t j = 0; j < sizeof(known_kinds) / sizeof(*known_kinds); j++) {
+					if (strcmp(equals, known_kinds[j].name))
+						continue;
+					known_kind = known_kinds[j].kind << PTSCOPE_MAP_SHIFT;
+					known = true;
+				}
 			} else if (!strcmp(argv[i], "prot")) {
 				known = permission(equals, &prot);
 			}
@@ -250,7 +268,8 @@ static void do_map(int argc, char **argv)
 		at = start;
 		flags |= MAP_FIXED;
 	}
-	place = mmap((void *)at, length, prot, flags, have_fd ? (int)fd : -1, offset);
+	place = mmap((void *)at, length, prot, flags, have_fd ? (int)fd : -1,
+		     offset + known_kind);
 	if (place == MAP_FAILED) {
 		fail_errno("mmap");
 		return;
@@ -709,6 +728,50 @@ static void do_close(int argc, char **argv)
 		ok(" ");
 }
 
+/* ---- frames that are known: /dev/ptscope-map ---------------------------- */
+
+static void do_known(int argc, char **argv)
+{
+	int fd = open("/dev/ptscope-map", O_RDWR | O_CLOEXEC);
+
+	(void)argc;
+	if (fd < 0) {
+		fail_errno("open");
+	} else if (write(fd, argv[1], strlen(argv[1])) < 0) {
+		fail_errno("write");
+		close(fd);
+	} else {
+		ok("%d", fd);
+	}
+}
+
+static void do_frames(int argc, char **argv)
+{
+	static uint64_t addresses[MAX_FRAMES];
+	static char text[LINE_BYTES - 16];
+	uint64_t v[3];
+	size_t used = 0;
+	ssize_t n;
+
+	(void)argc;
+	if (!numbers(argv, 1, 3, v))
+		return;
+	if (v[2] > MAX_FRAMES) {
+		fail(E2BIG, "frames: too many at a time");
+		return;
+	}
+	n = pread(v[0], addresses, v[2] * sizeof(*addresses), v[1] * sizeof(*addresses));
+	if (n < 0) {
+		fail_errno("pread");
+		return;
+	}
+	text[0] = 0;
+	for (size_t i = 0; i < n / sizeof(*addresses); i++)
+		used += snprintf(text + used, sizeof(text) - used, "%s0x%llx", i ? " " : "",
+				 (unsigned long long)addresses[i]);
+	ok("%s", text);
+}
+
 /* ---- userfaultfd, protection keys, CPU --------------------------------- */
 
 /*
@@ -1097,8 +1160,10 @@ static const struct command commands[] = {
 	{ "pid", 1, 1, do_pid, "-> PID TID" },
 	{ "where", 2, 2, do_where, "text|rodata|data|bss|stack -> ADDR" },
 	{ "map", 2, MAX_WORDS, do_map,
-	  "length=N [kind=anon|shared] [fd=N] [private] [offset=N] [prot=P] [at=ADDR] [fixed|hint] "
+	  "length=N [kind=anon|shared|remap|insert|fault|huge] [fd=N] [private] [offset=N] [prot=P] [at=ADDR] [fixed|hint] "
 	  "[align=N] [huge=21|30] [populate] [noreserve] [growsdown] [locked] -> ADDR" },
+	{ "known", 2, 2, do_known, "PAGES -> FD" },
+	{ "frames", 4, 4, do_frames, "FD FIRST COUNT -> physical address of each page" },
 	{ "unmap", 3, 3, do_unmap, "ADDR LENGTH" },
 	{ "protect", 4, 4, do_protect, "ADDR LENGTH PERMISSION" },
 	{ "advise", 4, 4, do_advise, "ADDR LENGTH NAME" },

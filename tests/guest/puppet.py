@@ -17,6 +17,7 @@ from types import TracebackType
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PROGRAM = Path(__file__).with_name("puppet")
+FRAMES_AT_ONCE = 512
 TIMEOUT = 30.0
 """Seconds to wait for an answer: an emulated CPU under load can take a second for a fork."""
 
@@ -72,7 +73,9 @@ class Commands:
     ) -> int:
         """``mmap``; returns the address. ``huge`` is the log2 of the hugetlb page size.
 
-        ``flags`` are words of ``populate noreserve growsdown locked``.
+        ``kind`` is ``anon``, ``shared``, or with the descriptor of :meth:`known` how its pages
+        are mapped: ``remap insert fault huge``. ``flags`` are words of ``populate noreserve
+        growsdown locked``.
         """
         words = [f"map length={length:#x}"]
         for name, value in (("kind", kind), ("prot", prot)):
@@ -136,6 +139,22 @@ class Commands:
     def open(self, path: str, mode: str = "r") -> int:
         """Open a file; ``mode`` has ``w`` to write and ``c`` to create."""
         return self._number(f"open {path} {mode}")
+
+    def known(self, pages: int | str) -> int:
+        """A descriptor of /dev/ptscope-map that has so many pages."""
+        return self._number(f"known {pages}")
+
+    def frames(self, fd: int, first: int, count: int) -> list[int]:
+        """Physical addresses of pages of :meth:`known`; fewer where these end."""
+        found: list[int] = []
+        while count:
+            some = min(count, FRAMES_AT_ONCE)
+            words = self.command(f"frames {fd} {first + len(found)} {some}")
+            found += [int(word, 0) for word in words]
+            count -= some
+            if len(words) < some:
+                break
+        return found
 
     def slurp(self, path: str, address: int, length: int) -> int:
         """Read a file to its end into memory that is there; how many bytes that were."""

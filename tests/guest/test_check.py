@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import command
+import known
 import pytest
 import witness
 from ptscope.check.invariants import NAMES, of_half
@@ -25,9 +26,9 @@ from puppet import Puppet, PuppetError
 PAGE = witness.PAGE
 HUGE = witness.HUGE
 MIB = 1 << 20
+DRIVERS = ("remap", "insert", "fault", *(["huge"] if known.HAS_HUGE else []))
+"""All ways in which a driver maps frames."""
 HUGETLB = Path(f"/sys/kernel/mm/hugepages/hugepages-{HUGE >> 10}kB/nr_hugepages")
-MAP_DEVICE = Path("/dev/ptscope-map")
-"""Frames of all kinds that a driver can map; not every ptscope.ko has it."""
 
 
 def check(*words: object) -> dict[str, Any]:
@@ -75,14 +76,14 @@ def test_a_process_with_everything(puppet: Puppet, swap: None, hugetlb_pages: No
     puppet.touch("write", shared, 8)
     puppet.map(4 * PAGE, prot="x")
     puppet.stack(MIB)
-    if MAP_DEVICE.exists():
-        device = puppet.open(str(MAP_DEVICE), "w")
-        for offset in (0, MIB, 2 * MIB):
-            try:
-                address = puppet.map(4 * PAGE, fd=device, kind="shared", offset=offset)
-            except PuppetError:
-                continue
-            puppet.touch("read", address, 4)
+    device = puppet.known(2 * HUGE // PAGE)
+    for kind in DRIVERS:
+        for prot in ("rw", "r", "none"):
+            address = puppet.map(HUGE + 4 * PAGE, fd=device, kind=kind, prot=prot, align=HUGE)
+            if prot != "none":
+                puppet.touch("read", address, 4)
+                puppet.touch("read", address + HUGE, 4)
+        puppet.touch("write", puppet.map(4 * PAGE, fd=device, kind=kind), 2)
     child = puppet.fork()
     answer = check(puppet.pid, child.pid)
     settled(answer)

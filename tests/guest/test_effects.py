@@ -206,7 +206,7 @@ def test_stats_count_what_was_done(puppet: Puppet) -> None:
     batches = rawfiles.dump(puppet.pid, [(address, address)])
     gained = {key: value - before[key] for key, value in rawfiles.stats().items()}
     assert list(gained) == ["walks", "dumps", "batches", "write_lock_batches", "kernel_retries",
-                            "entries", "longest_lock_ns"]
+                            "entries", "longest_lock_ns", "map_pages"]
     assert (gained["walks"], gained["dumps"]) == (1, 1)
     assert gained["batches"] == 1 + len(batches)
     # the text walk asks for the user copy of the root too

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import rawfiles
 import witness
+from known import DEVICE, KIND_SHIFT, KINDS
 from puppet import Puppet
 
 FAILER = Path(__file__).with_name("failer")
@@ -29,6 +30,8 @@ OF_A_PROCESS = ("mm_struct", "pid", "task_struct")
 ROUNDS = 60
 """Often enough that one object lost in each round stands out."""
 NOISE = ROUNDS // 2
+PAGE = witness.PAGE
+MAP_PAGES = 24
 BUFFER_KB = rawfiles.MAX_READ // 1024
 SETTINGS = {
     # Without these only what may not sleep would fail, and no single pages.
@@ -101,6 +104,8 @@ class Operation:
     request: Callable[[int], bytes] | None
     least: int
     """So many of its allocations can fail, at least: fewer, and the test has seen nothing."""
+    more: tuple[object, ...] = ()
+    """What else failer is told."""
 
 
 def whole(pid: int) -> bytes:
@@ -145,6 +150,13 @@ OPERATIONS = {
     "read walk": Operation("read", "walk", text, 0),
     "read dump": Operation("read", "dump", whole, 0),
     "read dump of the kernel": Operation("read", "dump", kernel, 0),
+    "open map device": Operation("open", str(DEVICE), None, 1),
+    "ask map device": Operation("write", str(DEVICE), lambda pid: b"%d" % MAP_PAGES, MAP_PAGES),
+    "read map device": Operation("read", str(DEVICE), lambda pid: b"%d" % MAP_PAGES, 0),
+    **{f"mmap {name}": Operation(
+        "mmap", str(DEVICE), lambda pid: b"%d" % MAP_PAGES, 2 if kind.at_once else 1,
+        (kind.number << KIND_SHIFT, MAP_PAGES * PAGE),
+    ) for name, kind in KINDS.items()},
 }
 
 
@@ -168,7 +180,7 @@ def test_a_call_without_memory(
     if operation.request:
         request = tmp_path / "request"
         request.write_bytes(operation.request(puppet.pid))
-    words = (operation.call, rawfiles.FILES / operation.file, request)
+    words = (operation.call, rawfiles.FILES / operation.file, request, *operation.more)
     check(failer(1, *words), operation.least)  # fills the kernel's caches, too
 
     before, free = objects(), witness.meminfo_kb("MemFree")
@@ -240,3 +252,4 @@ def test_unloading_without_memory() -> None:
 def test_nobody_uses_the_module() -> None:
     assert Path("/sys/module/ptscope/refcnt").read_text().strip() == "0"
     assert rawfiles.stats()["dumps"] >= 0
+    assert rawfiles.stats()["map_pages"] == 0

@@ -31,6 +31,16 @@ def test_files_that_can_be_written_are_refused(name: str) -> None:
     assert error.value.errno == errno.EPERM
 
 
+def test_the_map_device_tells_addresses_and_is_refused_where_reading_is() -> None:
+    """It writes nothing of the kernel's, so integrity is not concerned."""
+    try:
+        os.close(os.open("/dev/ptscope-map", os.O_RDWR))
+        found = 0
+    except OSError as error:
+        found = error.errno or 0
+    assert found == (errno.EPERM if mode() == "confidentiality" else 0)
+
+
 def test_doctor_names_lockdown_and_the_remedy() -> None:
     result = command.run("doctor", "--json")
     assert result.status == 4, result.out + result.err

@@ -379,6 +379,20 @@ def test_a_huge_page_under_prot_none(tmp_path: Path, counted: bool) -> None:
     assert checked(world).findings == []
 
 
+@pytest.mark.parametrize(("flag", "right"), [("mixedmap", True), ("shared", False)])
+def test_what_a_driver_inserted_may_not_be_counted_yet(
+    tmp_path: Path, flag: str, right: bool
+) -> None:
+    """Up to 6.1 only faults add to the counters what vm_insert_page counted."""
+    world = honest(tmp_path)
+    start = HOLE + 4 * HUGE
+    area = world.vma(start, start + 3 * HUGE, *RW, flag, inode=11)
+    for page in range(3 * HUGE // PAGE):
+        world.page(area, start + page * PAGE, *writable(world))
+    world.status["VmRSS"] -= 3 * HUGE
+    assert found(checked(world)) == (set() if right else {"rss-counters"})
+
+
 def test_evidence(tmp_path: Path) -> None:
     world = honest(tmp_path)
     bits("write", at=RODATA)(world)

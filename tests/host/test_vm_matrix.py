@@ -59,9 +59,13 @@ def test_no_selection_is_everything_and_races_are_some() -> None:
     races = [target for target in everything if target.row.scenario == "race"]
     assert {target.kernel.arch for target in races} == set(arches.ARCHES)
     assert all(target.row.smp == 2 for target in races)
-    assert {target.kernel.name for target in races} == set(plan.MATRIX_RACES)
+    raced = {target.kernel.name for target in races}
+    assert raced == set(plan.MATRIX_RACES) - set(plan.WHOLE_WITHOUT_RACE)
     checked = [target.kernel.name for target in races if "test_race_check.py" in target.row.tests]
-    assert checked == [plan.MATRIX_RACE_CHECK]
+    assert checked == [plan.WHOLE_RACE_CHECK]
+    for name in plan.MATRIX_RACES:
+        (race,) = matrix.select([name, "race"])
+        assert race.row.tests == ("test_race.py", "test_race_check.py")
 
 
 def test_only_the_whole_matrix_leaves_a_test_to_another_row() -> None:
@@ -131,6 +135,8 @@ def test_names_of_one_kind_add_up_and_of_several_narrow(
 
 
 def test_unknown_name_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"all of: 7\.3-amd64, race"):
+        matrix.select(["7.3-amd64", "race"])
     with pytest.raises(UsageError, match=r"6\.13-amd64"):
         matrix.select(["6.13-amd64"])
 

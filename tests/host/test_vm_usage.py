@@ -164,7 +164,7 @@ def test_programs_of_other_threads_end_when_the_run_is_stopped(
     monkeypatch.setattr(proc, "_stopped", False)
     with ThreadPoolExecutor(1) as pool:
         building = pool.submit(proc.run, ["sleep", "100"], what="building")
-        while not proc._running:
+        while not (proc._running or building.done()):
             time.sleep(0.01)
         proc.stop()
         with pytest.raises(BuildError, match="sleep exited with -15"):

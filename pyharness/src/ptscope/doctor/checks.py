@@ -232,6 +232,20 @@ def check_module_files(patient: Patient) -> Result:
     return Result("ok", f"{module.directory}: a walk of ptscope itself was answered")
 
 
+def check_map_device(patient: Patient) -> Result:
+    """Whether the device of known frames can be opened. Walking does without it."""
+    try:
+        from ptscope.source.known import DEVICE, cannot_use
+    except ImportError as error:
+        return Result.of(core_missing(error), "warn")
+    path = patient.host.root / DEVICE
+    try:
+        path.open("r+b", buffering=0).close()
+    except OSError as error:
+        return Result.of(cannot_use(patient.host, error), "warn")
+    return Result("ok", f"{path} gives memory whose frames are known")
+
+
 def check_layout(patient: Patient) -> Result:
     """Whether the running kernel's layout is one of those that ship."""
     module = patient.module
@@ -276,6 +290,7 @@ CHECKS: tuple[tuple[str, Callable[[Patient], Result]], ...] = (
     ("lockdown", check_lockdown),
     ("secure boot", check_secure_boot),
     ("module files", check_module_files),
+    ("map device", check_map_device),
     ("layout", check_layout),
     ("frames", check_frames),
 )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ptscope.model.calls import access, advice, mapping, numa, process, soft_dirty, uffd
 from ptscope.model.kernel import PMD, PTE, PUD
 from ptscope.model.state import Leaf, Object, Page, Space, Vma, World
+from ptscope.source.known import KIND_SHIFT, KINDS, MapKind
 
 PROTS = ("rw", "r", "", "rwx", "rx")
 PROT_BITS = {"r": 1, "w": 2, "x": 4}
@@ -41,9 +42,7 @@ MADV = {
     "guard_remove": 103,
 }
 GUARD = (6, 13)
-# kmod/ptscope.h: PTSCOPE_MAP_SHIFT, PTSCOPE_MAP_REMAP and so on.
-KNOWN_SHIFT = 40
-KNOWN_KINDS = {"remap": 0, "insert": 1, "fault": 2}
+KNOWN_KINDS: tuple[MapKind, ...] = ("remap", "insert", "fault")
 MOST_VMAS = 10
 MOST_OBJECTS = 4
 MOST_PAGES = 24
@@ -607,7 +606,7 @@ def mmap_known(world: World, space: Space, draws: Draws, arena: Arena) -> Call |
     place = free_place(space, draws, arena, count * page, page)
     if place is None:
         return None
-    offset = (KNOWN_KINDS[file.known] << KNOWN_SHIFT) + first * page
+    offset = (KINDS[file.known] << KIND_SHIFT) + first * page
     flags = MAP_FIXED_NOREPLACE | MAP_SHARED
 
     def apply(result: int, errno: int) -> int:

@@ -11,8 +11,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 from ptscope.model.kernel import PMD, PTE, Kernel
+
+if TYPE_CHECKING:
+    from ptscope.source.known import MapKind
 
 ALL = "rwx"
 
@@ -135,7 +139,7 @@ class Object:
     cache: dict[int, Page] = field(default_factory=dict)
     fd: int = -1
     """Its descriptor in the puppet; -1: memory without a name."""
-    known: str = ""
+    known: MapKind | Literal[""] = ""
 
 
 @dataclass(slots=True)
@@ -162,7 +166,7 @@ class Vma:
         return self.object is None or self.object.level == PTE
 
     @property
-    def known(self) -> str:
+    def known(self) -> MapKind | Literal[""]:
         """How frames that are known are mapped; empty for all other memory."""
         return "" if self.object is None else self.object.known
 

@@ -223,7 +223,7 @@ def model(options: argparse.Namespace) -> int:
     """`model`."""
     from .longmodel import run_model
 
-    return run_model(options.debian or [], options.steps, options.seed)
+    return run_model(options.debian or [], options.steps, options.seed, options.jobs)
 
 
 def quick(options: argparse.Namespace) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,18 @@ class Run:
         figures = (f"{count:,}" for count in counts)
         return (*start, levels, str(self.seed), *figures, f"{self.seconds:.0f}", result)
 
+    def difference(self) -> Iterator[str]:
+        """The shortest sequence that shows it, and what was predicted."""
+        assert self.document is not None
+        yield f"DIFFERS {self.kernel.name} {self.variant} (all of it: build/model/{_file(self).name})"
+        for number, step in enumerate(self.document["sequence"], 1):
+            yield f"{number:>4} process {step['process']} {step['step']}: {step['outcome']}"
+        for row in self.document["differences"]:
+            yield f"     {row['address']} level {row['level']}: {row['predicted']}"
+            yield f"     seen: {row['seen']} ({row['raw']})"
 
-def run_model(names: Sequence[str], steps: int | None, seed: int) -> int:
+
+def run_model(names: Sequence[str], steps: int | None, seed: int, jobs: int) -> int:
     """Run them, print the table, keep the JSON in build/model; 0 when all agree, else 1.
 
     Raises `UsageError` for a kernel that is not in `MODEL_RUNS`.
@@ -75,29 +86,40 @@ def run_model(names: Sequence[str], steps: int | None, seed: int) -> int:
                 f"the model has no run on {name!r}", f"the kernels are: {', '.join(sorted(known))}"
             )
     package.build()
-    runs = [
-        _run(kernels.kernel(name), variant, steps or usual, seed)
-        for name, variant, usual in MODEL_RUNS
-        if not names or name in names
-    ]
+    guests: set[Guest] = set()
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [
+            pool.submit(_run, kernels.kernel(name), variant, steps or usual, seed, guests)
+            for name, variant, usual in MODEL_RUNS
+            if not names or name in names
+        ]
+        try:
+            runs = [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for guest in list(guests):
+                guest.end()
+            raise
     rows = [HEADS, *(run.cells() for run in runs)]
     print(columns(rows, lambda i: 4 <= i < len(HEADS) - 1))
     for run in runs:
         if run.problem:
             print(f"FAILED {run.kernel.name} {run.variant}: {run.problem}")
         elif not run.good:
-            print(f"DIFFERS {run.kernel.name} {run.variant}: build/model/{_file(run).name}")
+            print("\n".join(run.difference()))
     return 0 if all(run.good for run in runs) else 1
 
 
-def _run(kernel: kernels.Kernel, variant: str, steps: int, seed: int) -> Run:
+def _run(
+    kernel: kernels.Kernel, variant: str, steps: int, seed: int, guests: set[Guest]
+) -> Run:
     start = time.monotonic()
     release, document, problem = "-", None, ""
     try:
         bootable = prepare.debian(kernel.name)
         release = bootable.release
         with scratch_dir("model") as scratch:
-            document = _in_guest(bootable, variant, steps, seed, scratch)
+            document = _in_guest(bootable, variant, steps, seed, scratch, guests)
     except VmError as error:
         problem = error.cause
         warn(f"{kernel.name} {variant}: {problem}")
@@ -113,7 +135,12 @@ def _file(run: Run) -> Path:
 
 
 def _in_guest(
-    bootable: prepare.Bootable, variant: str, steps: int, seed: int, scratch: Path
+    bootable: prepare.Bootable,
+    variant: str,
+    steps: int,
+    seed: int,
+    scratch: Path,
+    guests: set[Guest],
 ) -> dict[str, Any]:
     kernel = bootable.kernel
     options = Options(
@@ -127,13 +154,18 @@ def _in_guest(
     machine = prepare.machine(bootable, options, scratch)
     say(f"booting {machine.kernel_release}, {variant}, {steps} steps, on {machine.accel}")
     line = f"ptscope model --source module --json --steps {steps} --seed {seed}"
-    with Guest(machine) as guest:
-        guest.expect_module("loaded")
-        prepared = guest.run(PREPARE)
-        if prepared.status:
-            raise VmError(f"no swap space: {prepared.err.decode(errors='replace')}")
-        done = guest.run(line, timeout=60 + steps * SECONDS_A_STEP)
-        guest.finish()
+    guest = Guest(machine)
+    guests.add(guest)
+    try:
+        with guest:
+            guest.expect_module("loaded")
+            prepared = guest.run(PREPARE)
+            if prepared.status:
+                raise VmError(f"no swap space: {prepared.err.decode(errors='replace')}")
+            done = guest.run(line, timeout=60 + steps * SECONDS_A_STEP)
+            guest.finish()
+    finally:
+        guests.discard(guest)
     if done.status not in (0, 1):
         raise VmError(f"{line}: {done.err.decode(errors='replace')}")
     document: dict[str, Any] = json.loads(done.out)

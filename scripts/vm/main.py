@@ -180,6 +180,7 @@ def parser() -> argparse.ArgumentParser:
     )
     model.add_argument("--steps", type=_count, metavar="N", help="as many in each guest")
     model.add_argument("--seed", type=_count, default=1, metavar="N")
+    model.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
     demo = command("demo", commands.demo, "walk a live process in a guest and compare with pagemap")
     _boot_options(demo)
     return top

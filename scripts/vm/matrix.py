@@ -12,8 +12,8 @@ from pathlib import Path
 
 from . import junit, kernels, package, paths, proc
 from .errors import Missing, UsageError, VmError
-from .kernels import Kernel
-from .plan import ANY_KERNEL, ANY_VARIANT, MAIN, Row, matrix_rows
+from .kernels import DEFAULT, Kernel
+from .plan import ANY_KERNEL, ANY_MACHINE, ANY_VARIANT, MAIN, Row, matrix_rows
 from .qemu import Machine
 from .say import say, warn
 from .scratch import scratch_dir
@@ -34,10 +34,13 @@ class Choice:
 
 CHOICES = {
     (): Choice("all tests", ""),
-    (ANY_KERNEL,): Choice(
+    (ANY_MACHINE,): Choice(
+        "arch tests", f"what all machines show alike is left to {DEFAULT}"
+    ),
+    (ANY_MACHINE, ANY_KERNEL): Choice(
         "kernel tests", "what all kernels show alike is left to the architecture's first kernel"
     ),
-    (ANY_KERNEL, ANY_VARIANT): Choice(
+    (ANY_MACHINE, ANY_KERNEL, ANY_VARIANT): Choice(
         "variant tests", "what all variants show alike is left to the kernel's first variant"
     ),
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import lzma
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +33,29 @@ def _plain_name(path: str) -> str:
     return Path(path).name.split(".ko")[0].replace("-", "_")
 
 
-def dependencies(modules_dep: str) -> dict[str, tuple[str, list[str]]]:
-    """Parse modules.dep: for each module name its path and the names it needs, nearest first."""
-    found = {}
-    for line in modules_dep.splitlines():
-        path, _, needs = line.partition(":")
-        found[_plain_name(path)] = (path, [_plain_name(each) for each in needs.split()])
-    return found
+def load_order(wanted: Iterable[str], needs: Callable[[str], Iterable[str]]) -> list[str]:
+    """``wanted`` and all that ``needs`` names for them, each once and after those it needs."""
+    order: list[str] = []
+
+    def add(name: str) -> None:
+        if name not in order:
+            for each in needs(name):
+                add(each)
+            order.append(name)
+
+    for name in wanted:
+        add(name)
+    return order
+
+
+def _needs(path: Path) -> list[str]:
+    """The modules that one names as those it needs.
+
+    modinfo of a handful costs nothing; a depmod of all reads, and from 6.12 on uncompresses,
+    four thousand files.
+    """
+    text = run([need("modinfo", "kmod"), "-F", "depends", path], what=f"modinfo of {path}")
+    return [_plain_name(each) for each in text.strip().split(",") if each]
 
 
 def _content(path: Path) -> bytes:
@@ -56,55 +73,36 @@ def _content(path: Path) -> bytes:
     return data
 
 
-def _scan(folder: Path) -> str:
-    """modules.dep of a kernel, made in a scratch directory: the folder may be read-only."""
-    with tempfile.TemporaryDirectory(prefix="ptscope-depmod-") as scratch:
-        target = Path(scratch) / "lib" / "modules" / folder.name
-        target.mkdir(parents=True)
-        for each in folder.iterdir():
-            if not each.name.startswith("modules.") or each.name.startswith(
-                ("modules.builtin", "modules.order")
-            ):
-                (target / each.name).symlink_to(each)
-        return _depmod(Path(scratch), folder.name)
-
-
-def _depmod(root: Path, release: str) -> str:
-    run([need("depmod", "kmod"), "-b", root, release], what=f"depmod of {release}")
-    return (root / "lib" / "modules" / release / "modules.dep").read_text(encoding="utf-8")
-
-
 def collect(folder: Path) -> ModuleSet:
     """The modules of a kernel (``folder`` is its /lib/modules/RELEASE) that a guest needs."""
     release = folder.name
-    known = dependencies(_scan(folder))
-    order: list[str] = []
-    for name in (*AT_BOOT, *AT_HAND):
-        if name in known:  # otherwise built in, or not there: a guest that needs it will say so
-            _, needs = known[name]
-            order += [each for each in [*reversed(needs), name] if each not in order]
-    at_boot = [name for name in AT_BOOT if name in known]
-    boot = [
-        name for name in order if name in at_boot or any(name in known[each][1] for each in at_boot)
-    ]
+    places = {_plain_name(path.name): path for path in folder.rglob("*.ko*")}
+
+    def needs(name: str) -> list[str]:
+        return [each for each in _needs(places[name]) if each in places]
+
+    # What is not there is built in, or missing: a guest that needs it will say so.
+    boot = load_order([name for name in AT_BOOT if name in places], needs)
+    order = load_order([*boot, *(name for name in AT_HAND if name in places)], needs)
+    plain = {
+        name: places[name].relative_to(folder).with_name(f"{places[name].name.split('.ko')[0]}.ko")
+        for name in order
+    }
     tree: dict[str, cpio.Entry] = {}
     with tempfile.TemporaryDirectory(prefix="ptscope-modules-") as scratch:
         target = Path(scratch) / "lib" / "modules" / release
         target.mkdir(parents=True)  # a kernel may have no module at all
         for name in order:
-            path = known[name][0]
-            plain = path.split(".ko")[0] + ".ko"
-            copy = target / plain
+            copy = target / plain[name]
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(_content(folder / path))
+            copy.write_bytes(_content(places[name]))
         for each in ("modules.builtin", "modules.builtin.modinfo", "modules.order"):
             if (folder / each).exists():
                 (target / each).write_bytes((folder / each).read_bytes())
         if order:
-            _depmod(Path(scratch), release)
+            run([need("depmod", "kmod"), "-b", scratch, release], what=f"depmod of {release}")
         for name, entry in cpio.from_dir(Path(scratch)):
             # Read now: the scratch directory goes away. busybox reads the text tables only.
             if not name.endswith(".bin"):
                 tree[name] = cpio.Entry(entry.mode, entry.content())
-    paths = tuple(f"{release}/{known[name][0].split('.ko')[0]}.ko" for name in boot)
-    return ModuleSet(tree, paths)
+    return ModuleSet(tree, tuple(f"{release}/{plain[name]}" for name in boot))

@@ -107,7 +107,7 @@ def tree(contents: Contents, suite: str) -> dict[str, cpio.Entry]:
         entries |= python_tree(contents.package, f"{PACKAGES}/ptscope", compiled=compiled)
         entries["usr/bin/ptscope"] = cpio.file(COMMAND, 0o755)
     if contents.tests:
-        entries |= python_tree(contents.tests, "tests", compiled=False)
+        entries |= python_tree(contents.tests, "tests", compiled=compiled)
     if contents.demo:
         entries |= python_tree(contents.demo, "demo", compiled=compiled)
     if contents.files:

@@ -186,7 +186,7 @@ BENCH_KERNELS = ("debian-6.1-amd64", "debian-6.12-amd64")
 """What `make bench` measures on when not told otherwise."""
 
 
-ANY_VARIANT, ANY_KERNEL = "any_variant", "any_kernel"
+ANY_VARIANT, ANY_KERNEL, ANY_MACHINE = "any_variant", "any_kernel", "any_machine"
 """Marks of tests that show the same elsewhere: MARKS in tests/guest/conftest.py."""
 
 
@@ -196,10 +196,13 @@ def matrix_rows(kernel: Kernel, *, sparing: bool = False) -> tuple[Row, ...]:
 
     ``sparing`` leaves tests out that another row of the whole matrix has: what does not depend on
     levels or PTI runs in the kernel's first variant, what does not depend on the kernel on the
-    architecture's first kernel (on the default one where it is of that architecture).
+    architecture's first kernel (on the default one where it is of that architecture), and what
+    lies in user space on the default kernel.
     """
     prefix = f"{kernel.name}-"
-    rows = [
+    # First what takes longest for a kernel that is the last: its rows end together.
+    rows = [replace(row, prefix=prefix) for row in KERNEL_ROWS.get(kernel.name, ())]
+    rows += [
         Row(
             MAIN,
             variant,
@@ -225,15 +228,17 @@ def matrix_rows(kernel: Kernel, *, sparing: bool = False) -> tuple[Row, ...]:
         for variant, steps in MATRIX_MODELS.get(kernel.name, {}).items()
         if not sparing
     ]
-    rows += [replace(row, prefix=prefix) for row in KERNEL_ROWS.get(kernel.name, ())]
     return tuple(rows)
 
 
 def _spared(kernel: Kernel, variant: str) -> tuple[str, ...]:
     if variant != kernel.default_variant:
-        return ANY_KERNEL, ANY_VARIANT
+        return ANY_MACHINE, ANY_KERNEL, ANY_VARIANT
+    if kernel.name == DEFAULT:
+        return ()
     same = [each.name for each in KERNELS.values() if each.arch == kernel.arch]
-    return () if kernel.name == (DEFAULT if DEFAULT in same else same[0]) else (ANY_KERNEL,)
+    first = DEFAULT not in same and kernel.name == same[0]
+    return (ANY_MACHINE,) if first else (ANY_MACHINE, ANY_KERNEL)
 
 
 PLANTED = "/lib/ptscope/ptscope-plant.ko"

@@ -22,6 +22,7 @@ from puppet import Commands, Puppet
 MARKS = {
     "any_variant": "shows the same in every variant of a kernel: levels and PTI do not matter",
     "any_kernel": "shows the same on every kernel of an architecture",
+    "any_machine": "shows the same on every kernel of every architecture",
 }
 """What a guest may leave out when another one of the same run has it; the harness chooses."""
 
@@ -50,6 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marks known."""
     for name, meaning in MARKS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file all tests of which have a mark that is not wanted, without compiling it."""
+    expression = config.option.markexpr
+    for mark in MARKS:
+        if f"not {mark}" in expression and collection_path.suffix == ".py":
+            if f"\npytestmark = pytest.mark.{mark}\n" in collection_path.read_text():
+                return True
+    return None
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_the_kernel_half() -> None:
     assert answer["summary"]["entries"] > 1000
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_itself_and_the_text(puppet: Puppet) -> None:
     result = command.run("check", "self", puppet.pid)
     assert result.status == 0, result
@@ -161,7 +161,7 @@ def test_itself_and_the_text(puppet: Puppet) -> None:
     ), result
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_only_and_skip(puppet: Puppet) -> None:
     only = check(puppet.pid, "--only", "resident", "--only", "table-count")
     assert only["invariants"] == ["resident", "table-count"]
@@ -181,7 +181,7 @@ def instead(path: Path, text: str) -> Iterator[None]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_a_lie_of_the_kernel_is_found(puppet: Puppet) -> None:
     """One table more in VmPTE, one page less in a VMA's Rss: end to end, with the exit status."""
     address = puppet.map(16 * PAGE)
@@ -213,7 +213,7 @@ def test_a_lie_of_the_kernel_is_found(puppet: Puppet) -> None:
     settled(check(puppet.pid))
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_processes_that_exit_meanwhile() -> None:
     """A shell that starts processes as fast as it can."""
     shell = subprocess.Popen(["sh", "-c", "while :; do /bin/true; sleep 0.01; done"])
@@ -225,14 +225,14 @@ def test_processes_that_exit_meanwhile() -> None:
         shell.wait()
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_a_process_that_exits_is_an_error_where_it_was_asked_for() -> None:
     short = subprocess.Popen([sys.executable, "-c", ""])
     short.wait()
     assert command.ptscope("check", short.pid).status == 3
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_checked_by_hand(puppet: Puppet) -> None:
     """The same from Python: a Checked has all figures."""
     checker = Checker.here(ModuleSource.open(), frozenset(NAMES))

@@ -32,6 +32,8 @@ Eventually = Callable[[Callable[[], bool], str], None]
 MANY_PAGES = 2048
 TRIES = 5
 
+pytestmark = pytest.mark.any_variant
+
 
 @pytest.fixture
 def large(puppet: Puppet) -> Puppet:
@@ -130,7 +132,6 @@ def stopped(pid: int, eventually: Eventually) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.any_variant
 def test_nothing_changes_in_the_target(
     puppet: Puppet, swap: None, eventually: Eventually
 ) -> None:
@@ -182,7 +183,6 @@ def walk_all(pid: int, places: list[int], huge: int) -> None:
     command.walk(pid, huge)
 
 
-@pytest.mark.any_variant
 def test_nothing_is_kept_open() -> None:
     def open_files() -> list[str]:
         # the descriptor that lists the directory is gone when it is looked at
@@ -197,7 +197,6 @@ def test_nothing_is_kept_open() -> None:
     assert open_files() == before
 
 
-@pytest.mark.any_variant
 def test_stats_count_what_was_done(puppet: Puppet) -> None:
     address = puppet.map(PAGE)
     puppet.touch("write", address)
@@ -214,7 +213,6 @@ def test_stats_count_what_was_done(puppet: Puppet) -> None:
     assert rawfiles.stats()["longest_lock_ns"] > 0
 
 
-@pytest.mark.any_variant
 def test_killed_target_is_freed_while_its_dump_is_open(
     puppet: Puppet, eventually: Eventually
 ) -> None:
@@ -226,11 +224,11 @@ def test_killed_target_is_freed_while_its_dump_is_open(
         os.write(fd, rawfiles.request(puppet.pid, [(0, user_last())]))
         first = rawfiles.parse(os.read(fd, rawfiles.MIN_READ))
         assert not any(isinstance(record, rawfiles.End) for record in first.records)
-        used = witness.meminfo_kb("MemFree")
+        used = witness.free_kb()
         os.kill(puppet.pid, signal.SIGKILL)
         puppet.wait()
         # of what is freed, tens of MiB wait on the CPUs' own lists and do not count as free
-        eventually(lambda: witness.meminfo_kb("MemFree") > used + size // 2 // 1024,
+        eventually(lambda: witness.free_kb() > used + size // 2 // 1024,
                    "the killed process's memory is free although its dump file is open")
         last = rawfiles.parse(os.read(fd, rawfiles.MAX_READ))
         (end,) = last.records
@@ -239,7 +237,6 @@ def test_killed_target_is_freed_while_its_dump_is_open(
         assert os.read(fd, rawfiles.MAX_READ) == b""
 
 
-@pytest.mark.any_variant
 def test_exit_and_zombie_in_the_middle_of_a_dump(large: Puppet) -> None:
     child = large.fork()
     with rawfiles.opened("dump") as fd:
@@ -253,7 +250,6 @@ def test_exit_and_zombie_in_the_middle_of_a_dump(large: Puppet) -> None:
     assert end.address >= last.address > 0
 
 
-@pytest.mark.any_variant
 def test_exec_in_the_middle_of_a_dump(large: Puppet) -> None:
     with rawfiles.opened("dump") as fd:
         os.write(fd, rawfiles.request(large.pid, [(0, user_last())]))
@@ -267,7 +263,6 @@ def test_exec_in_the_middle_of_a_dump(large: Puppet) -> None:
     assert rawfiles.walk(large.pid, text).entries[-1].level == "pte"
 
 
-@pytest.mark.any_variant
 def test_leader_exits_in_the_middle_of_a_dump(large: Puppet) -> None:
     """The address space lives on with the thread, so the dump goes on."""
     with rawfiles.opened("dump") as fd:
@@ -279,11 +274,10 @@ def test_leader_exits_in_the_middle_of_a_dump(large: Puppet) -> None:
     assert last.records[-1].status == "done"
 
 
-@pytest.mark.any_variant
 def test_many_walks_do_not_hold_the_address_space(eventually: Eventually) -> None:
     """mm_users comes back: were it kept, this would eat 192 MiB."""
     size = 16 * MIB
-    free = witness.meminfo_kb("MemFree")
+    free = witness.free_kb()
     for _ in range(12):
         with Puppet() as puppet:
             address = puppet.map(size)
@@ -292,7 +286,7 @@ def test_many_walks_do_not_hold_the_address_space(eventually: Eventually) -> Non
                 rawfiles.walk(puppet.pid, address)
                 rawfiles.dump(puppet.pid, [(address, address + size - 1)])
             command.walk(puppet.pid, address)
-    eventually(lambda: witness.meminfo_kb("MemFree") > free - 96 * MIB // 1024,
+    eventually(lambda: witness.free_kb() > free - 96 * MIB // 1024,
                "the memory of processes that have ended is free")
 
 
@@ -300,7 +294,6 @@ def rmmod() -> subprocess.CompletedProcess[str]:
     return subprocess.run(["rmmod", "ptscope"], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.any_variant
 @pytest.mark.parametrize("name", ["walk", "dump", "stats", "layout"])
 def test_module_stays_while_a_file_is_open(name: str) -> None:
     with rawfiles.opened(name):
@@ -310,7 +303,6 @@ def test_module_stays_while_a_file_is_open(name: str) -> None:
         assert Path("/sys/module/ptscope").exists()
 
 
-@pytest.mark.any_variant
 def test_module_can_be_unloaded_and_loaded_again(puppet: Puppet) -> None:
     address = puppet.map(PAGE)
     puppet.touch("write", address)
@@ -354,7 +346,6 @@ def in_pid_namespace(action: Callable[[], None]) -> str:
     return text
 
 
-@pytest.mark.any_variant
 def test_pid_means_the_process_of_the_caller_s_namespace(puppet: Puppet) -> None:
     outside = puppet.pid
 

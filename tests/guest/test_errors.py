@@ -307,12 +307,12 @@ def test_command_says_why(name: str, puppet: Puppet, causes: dict[str, str]) -> 
     causes[name] = error["cause"]
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_command_without_addresses() -> None:
     assert command.ptscope("walk", "self").status == 2
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_exit_status_of_a_process_of_its_own() -> None:
     """What the shell sees of a refusal; test_walk.py has a success."""
     done = command.run("walk", UNUSED_PID, "0x1000")

@@ -183,7 +183,7 @@ def test_a_call_without_memory(
     words = (operation.call, rawfiles.FILES / operation.file, request, *operation.more)
     check(failer(1, *words), operation.least)  # fills the kernel's caches, too
 
-    before, free = objects(), witness.meminfo_kb("MemFree")
+    before, free = objects(), witness.free_kb()
     steps = failer(ROUNDS, *words)
     check(steps, operation.least)
     assert len({step.moved for step in steps}) == 1, "a call that succeeded gave less"
@@ -196,7 +196,7 @@ def test_a_call_without_memory(
         }
 
     eventually(lambda: not lost(), "no objects are left over")
-    eventually(lambda: witness.meminfo_kb("MemFree") > free - ROUNDS * BUFFER_KB // 2,
+    eventually(lambda: witness.free_kb() > free - ROUNDS * BUFFER_KB // 2,
                "the buffers are free again")
 
 

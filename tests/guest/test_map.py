@@ -188,7 +188,7 @@ class Liar:
             offset += size
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_a_source_that_lies_is_found_out(
     puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +208,7 @@ def test_a_source_that_lies_is_found_out(
     assert "1 DIFFER" in result.out
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_a_process_that_never_holds_still() -> None:
     """Whatever it does meanwhile is a change, never a finding."""
     with subprocess.Popen([sys.executable, "-c", RESTLESS], stdout=subprocess.PIPE) as process:
@@ -231,7 +231,7 @@ def test_other_processes(target: object) -> None:
     assert answer["compared"]["findings"] == []
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_text_and_csv(furnished: Puppet) -> None:
     text = command.ptscope("map", furnished.pid)
     assert text.status == 0, text.err
@@ -259,7 +259,7 @@ def test_without_the_module_there_are_leaves(furnished: Puppet) -> None:
             assert ours["resident"] == theirs["resident"]
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_layout_and_kernel_are_named(puppet: Puppet) -> None:
     answer = mapped(puppet.pid)
     assert answer["kernel"] == os.uname().release
@@ -283,7 +283,7 @@ def peak(pid: int) -> int:
     return int(kib) * KB
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_memory_does_not_grow_with_the_process(puppet: Puppet) -> None:
     """4 GiB resident, of 64 MiB of memory that is mapped 64 times."""
     small = peak(puppet.pid)

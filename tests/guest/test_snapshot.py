@@ -272,7 +272,7 @@ def test_the_kernel_half(tmp_path: Path) -> None:
     assert difference(path, path)[0] == 0
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_itself(tmp_path: Path) -> None:
     path = tmp_path / "self.pts"
     dump("self", path)
@@ -281,7 +281,7 @@ def test_itself(tmp_path: Path) -> None:
         assert any(vma.name == "[stack]" for vma in snapshot.vmas())
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_through_a_pipe(puppet: Puppet) -> None:
     done = subprocess.run(
         f"{sys.executable} -m ptscope dump {puppet.pid} -o - | {sys.executable} -m ptscope show -",
@@ -306,7 +306,7 @@ class _Meanwhile(Output):
         self._out.write(data)
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 @pytest.mark.parametrize(
     ("name", "error"), [("close", Exited), ("exec", ChangedIdentity)]
 )
@@ -320,7 +320,7 @@ def test_a_target_that_goes_meanwhile_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_no_room(puppet: Puppet, tmp_path: Path) -> None:
     work = small(puppet, 4096)
     puppet.touch("write", work, 4096)
@@ -337,7 +337,7 @@ def test_no_room(puppet: Puppet, tmp_path: Path) -> None:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_an_existing_file_is_kept(puppet: Puppet, tmp_path: Path) -> None:
     path = tmp_path / "a.pts"
     path.write_bytes(b"mine")
@@ -347,7 +347,7 @@ def test_an_existing_file_is_kept(puppet: Puppet, tmp_path: Path) -> None:
     assert command.ptscope("show", path).status == 0
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_two_processes(puppet: Puppet, tmp_path: Path) -> None:
     """A fork differs in what it has written since, and shares all other frames."""
     old, new = tmp_path / "old", tmp_path / "new"

@@ -282,7 +282,7 @@ def test_the_kernel_half_has_the_frame_too(puppet: Puppet) -> None:
         assert not each["effective"]["user"]
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_a_frame_that_nobody_maps(puppet: Puppet) -> None:
     address = puppet.map(PAGE)
     puppet.touch("write", address)
@@ -293,7 +293,7 @@ def test_a_frame_that_nobody_maps(puppet: Puppet) -> None:
     assert nobody["mappings_found"] == 0
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_an_address_without_a_page(puppet: Puppet) -> None:
     address = puppet.map(PAGE)
     answer = who(puppet.pid, hex(address))
@@ -301,7 +301,7 @@ def test_an_address_without_a_page(puppet: Puppet) -> None:
     assert "nobody else can map it" in ptscope("who", puppet.pid, hex(address)).out
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 def test_for_people(puppet: Puppet) -> None:
     address = puppet.map(PAGE)
     puppet.touch("write", address)
@@ -312,7 +312,7 @@ def test_for_people(puppet: Puppet) -> None:
     assert "1 of 1 mapping" in result.out
 
 
-@pytest.mark.any_kernel
+@pytest.mark.any_machine
 @pytest.mark.parametrize(
     ("words", "status"),
     [

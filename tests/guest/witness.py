@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -268,13 +269,29 @@ def direct_map(physical: int) -> int:
     raise AssertionError(f"no segment of /proc/kcore holds {physical:#x}")
 
 
+def free_kb() -> int:
+    """Free memory, with what CPUs keep in their lists (tens of MiB), which MemFree leaves out."""
+    kept = re.findall(r"^ +count: +(\d+)$", Path("/proc/zoneinfo").read_text(), re.MULTILINE)
+    return meminfo_kb("MemFree") + sum(map(int, kept)) * PAGE // 1024
+
+
+@functools.cache
+def _symbol(name: str) -> int | None:
+    # Line by line: an emulated kernel takes seconds to print all, and the image's are first.
+    with Path("/proc/kallsyms").open() as file:
+        for line in file:
+            address, _, symbol_name, *_ = line.split()
+            if symbol_name == name:
+                return int(address, 16)
+    return None
+
+
 def symbol(name: str) -> int:
-    """Address of a kernel symbol, from /proc/kallsyms."""
-    for line in Path("/proc/kallsyms").read_text().splitlines():
-        address, _, symbol_name, *_ = line.split()
-        if symbol_name == name:
-            return int(address, 16)
-    raise KeyError(name)
+    """Address of a symbol of the kernel's image, from /proc/kallsyms."""
+    address = _symbol(name)
+    if address is None:
+        raise KeyError(name)
+    return address
 
 
 def kernel_text() -> int:

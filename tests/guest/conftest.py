@@ -55,12 +55,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out a file all tests of which have a mark that is not wanted, without compiling it."""
-    expression = config.option.markexpr
-    for mark in MARKS:
-        if f"not {mark}" in expression and collection_path.suffix == ".py":
-            if f"\npytestmark = pytest.mark.{mark}\n" in collection_path.read_text():
-                return True
-    return None
+    if collection_path.suffix != ".py":
+        return None
+    unwanted = [mark for mark in MARKS if f"not {mark}" in config.option.markexpr]
+    text = collection_path.read_text() if unwanted else ""
+    return any(f"\npytestmark = pytest.mark.{mark}\n" in text for mark in unwanted) or None
 
 
 @pytest.fixture

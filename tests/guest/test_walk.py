@@ -161,7 +161,7 @@ def soft_dirty_mask() -> int:
     return int(rawfiles.layout().get("vm.softdirty", "0"), 16)
 
 
-# It takes an emulated CPU seconds to clear 1 GiB, and a PUD entry is the same in all variants of x86.
+# An emulated CPU clears 1 GiB in seconds, and a PUD entry is the same in all variants of x86.
 GIGANTIC_MARKS = [pytest.mark.any_variant] if witness.MACHINE == "x86_64" else []
 
 

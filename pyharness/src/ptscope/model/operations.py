@@ -599,6 +599,7 @@ def mmap_known(world: World, space: Space, draws: Draws, arena: Arena) -> Call |
     if not files or len(space.vmas) >= MOST_VMAS:
         return None
     file = files[draws.below(len(files))]
+    assert file.known
     first = draws.below(file.pages)
     count = 1 + draws.below(file.pages - first)
     prot = draws.pick("rw", "r", "")

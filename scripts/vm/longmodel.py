@@ -66,7 +66,7 @@ class Run:
     def difference(self) -> Iterator[str]:
         """The shortest sequence that shows it, and what was predicted."""
         assert self.document is not None
-        yield f"DIFFERS {self.kernel.name} {self.variant}, all of it in build/model/{_file(self).name}:"
+        yield f"DIFFERS {self.kernel.name} {self.variant}: build/model/{_file(self).name}"
         for number, step in enumerate(self.document["sequence"], 1):
             yield f"{number:>4} process {step['process']} {step['step']}: {step['outcome']}"
         for row in self.document["differences"]:

@@ -30,8 +30,10 @@ def mlock(space: Space, start: int, end: int) -> int:
     """The VMA is marked, and every page of it faulted in, for writing where it is private and
     writable (populate_vma_page_range). Pages that cannot be are an error only of the access.
 
-    hugetlb memory is faulted in but not marked, as it cannot go anyway; mappings of bare frames
-    are neither (mlock_fixup, VM_SPECIAL).
+    hugetlb memory is faulted in but not marked, as it cannot go anyway; mappings of a driver's
+    frames are not marked (mlock_fixup, VM_SPECIAL), and faulted in only where they are pages to the
+    kernel (__mm_populate leaves VM_PFNMAP out; the model first left out pages that vm_insert_page
+    had put there too, which without a permission are ENOMEM as all else).
     """
     if not space.covered(start, end):
         return ENOMEM
@@ -44,7 +46,7 @@ def mlock(space: Space, start: int, end: int) -> int:
     while at < end:
         locked = space.find(at)
         assert locked is not None
-        if locked.known:
+        if locked.known in ("remap", "fault"):
             at = locked.end
             continue
         if not locked.prot:

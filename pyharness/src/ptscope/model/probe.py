@@ -45,8 +45,8 @@ def probe(layout: Layout | None) -> Kernel:
         version=version,
         arch=platform.machine(),
         geometry=geometry,
-        soft_dirty=x86 if layout is None else "bit.soft_dirty" in layout.facts,
-        uffd_wp=x86 if layout is None else "bit.uffd_wp" in layout.facts,
+        soft_dirty=_has_bit(layout, "soft_dirty"),
+        uffd_wp=_has_bit(layout, "uffd_wp"),
         thp=_chosen(_text(THP / "enabled")) or "never",
         huge_zero=_text(THP / "use_zero_page") == "1",
         khugepaged=_text(THP / "khugepaged/defrag") == "1",
@@ -66,6 +66,15 @@ def probe(layout: Layout | None) -> Kernel:
         ksm=_text(KSM) == "0",
         known=layout is not None and os.access(KNOWN, os.R_OK | os.W_OK),
     )
+
+
+def _has_bit(layout: Layout | None, name: str) -> bool:
+    """Whether entries have a bit of the kernel's own; riscv64 keeps these two where the CPU has to
+    leave them alone, which not all do (Svrsw60t59b)."""
+    if layout is None:
+        return platform.machine() == "x86_64"
+    spare = layout.arch != "riscv64" or layout.runtime.get("svrsw60t59b") == 1
+    return spare and f"bit.{name}" in layout.facts
 
 
 def _text(path: Path) -> str | None:

@@ -53,6 +53,10 @@ class Page:
     """MADV_FREE has been told of it: while it is clean, reclaim drops it."""
     from_swap: bool = False
     """It was swapped in, so that swap may still have it too."""
+    written: bool = False
+    """Of the page cache: some entry was dirty."""
+    dirty: bool = False
+    """Of the page cache: it has heard of that (PG_dirty), from a fault or as the entry went."""
 
     @property
     def large(self) -> bool:
@@ -304,6 +308,13 @@ class Space:
                 self.world.unmapped(old.page)
         return old
 
+    def unmap(self, level: int, index: int) -> Entry | None:
+        """Clear an entry for good; if it is dirty, its page is told (zap_pte_range)."""
+        old = self.drop(level, index)
+        if isinstance(old, Leaf) and old.dirty:
+            old.page.dirty = True
+        return old
+
     def ensure(self, level: int, index: int) -> None:
         """The tables that an entry needs above it."""
         address = index << self.shifts[level]
@@ -361,7 +372,7 @@ class Space:
         old = self.entries[PMD][index]
         assert isinstance(old, Leaf)
         old.page.mapped += 1  # so that it does not count as free meanwhile
-        self.drop(PMD, index)
+        self.unmap(PMD, index)
         huge = self.geometry.per_huge
         first = index * huge
         if vma.object is not None:

@@ -144,7 +144,7 @@ def _page_out(space: Space, vma: Vma, index: int, leaf: Leaf) -> None:
     if outcome == "kept":
         _age(space, PTE, index, leaf)
         return
-    space.drop(PTE, index)
+    space.unmap(PTE, index)
     if outcome == "swapped":
         swapped = Swapped(Slot(), leaf.soft_dirty, leaf.uffd_wp, page.exclusive)
         space.put(PTE, index, swapped)
@@ -152,6 +152,7 @@ def _page_out(space: Space, vma: Vma, index: int, leaf: Leaf) -> None:
         space.world.forget(page)
         page.frame = None
         page.unsure = True
+        page.dirty = False
 
 
 def free(space: Space, start: int, end: int) -> int:

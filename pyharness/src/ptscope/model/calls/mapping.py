@@ -58,7 +58,7 @@ def zap(space: Space, vma: Vma, start: int, end: int, keep_guards: bool = False)
     for level, index, entry in list(space.leaves(start, end)):
         if keep_guards and isinstance(entry, Marker) and entry.kind == "guard":
             continue
-        space.drop(level, index)
+        space.unmap(level, index)
 
 
 def pkey_mprotect(space: Space, start: int, end: int, prot: str, pkey: int) -> None:
@@ -105,6 +105,10 @@ def may_write_at_once(space: Space, vma: Vma, level: int, leaf: Leaf, index: int
 
     In 6.0 and 6.1 only PTEs, of pages that are dirty; from 6.2 PMD entries too, and private pages
     whether dirty or not. Never where soft-dirty or uffd-wp wants to see the write.
+
+    Never in shared memory that has no page_mkwrite: the kernel asks vma_wants_writenotify with a
+    vm_page_prot that is not that of a writable VMA, not yet or not at all, and is told no. The
+    model first had pages that are dirty made writable.
     """
     if "w" not in vma.prot or leaf.uffd_wp:
         return False
@@ -114,7 +118,7 @@ def may_write_at_once(space: Space, vma: Vma, level: int, leaf: Leaf, index: int
     if kernel.soft_dirty and not vma.soft_dirty and not leaf.soft_dirty:
         return False
     if vma.shared:
-        return leaf.dirty
+        return False
     if leaf.page.kind != "anon" or not leaf.page.exclusive:
         return False
     may = leaf.dirty or kernel.since(6, 2)

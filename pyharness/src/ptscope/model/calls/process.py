@@ -81,5 +81,5 @@ def _share(leaf: Leaf) -> None:
 def exit_process(space: Space) -> None:
     """All entries go with the process."""
     for level, index, _ in list(space.leaves(0, 1 << 64)):
-        space.drop(level, index)
+        space.unmap(level, index)
     del space.world.spaces[space.slot]

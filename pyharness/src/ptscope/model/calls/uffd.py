@@ -92,6 +92,7 @@ def continue_(space: Space, address: int, errno: int) -> int:
     if not has_page(space, vma.object, number, address, "present"):
         return EFAULT
     page = cached(space, vma.object, number)
+    page.written = True
     soft_dirty = space.kernel.soft_dirty
     space.put(
         PTE, index, Leaf(page, "w" in vma.prot, True, soft_dirty=soft_dirty, pkey=vma.pkey)

@@ -240,13 +240,19 @@ class Space:
             at = vma.end
         return at >= end
 
-    def carve(self, start: int, end: int) -> list[Vma]:
-        """Split VMAs so that none crosses start or end, and give those between."""
+    def carve(
+        self, start: int, end: int, changing: Callable[[Vma], bool] = lambda vma: True
+    ) -> list[Vma]:
+        """Split VMAs so that none crosses start or end, and give those between.
+
+        Only those that are `changing`: one that is already as it shall be is not split, and with it
+        no huge page (the model first split those of any).
+        """
         for border in (start, end):
             vma = self.find(border)
-            if vma is not None and vma.start < border:
+            if vma is not None and vma.start < border and changing(vma):
                 self._split_vma(vma, border)
-        return self.overlapping(start, end)
+        return [vma for vma in self.overlapping(start, end) if changing(vma)]
 
     def _split_vma(self, vma: Vma, border: int) -> None:
         """A VMA that ends within a huge page has it mapped page by page (vma_adjust_trans_huge)."""

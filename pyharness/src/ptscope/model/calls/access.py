@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ptscope.model import faults
 from ptscope.model.calls.advice import ENOMEM
-from ptscope.model.state import Space
+from ptscope.model.state import Space, Vma
 
 
 def read(space: Space, address: int, count: int) -> str:
@@ -26,6 +26,10 @@ def _touch(space: Space, address: int, count: int, write: bool) -> str:
     return faults.DONE
 
 
+def _lockable(vma: Vma) -> bool:
+    return vma.small and not vma.known and "locked" not in vma.flags
+
+
 def mlock(space: Space, start: int, end: int) -> int:
     """The VMA is marked, and every page of it faulted in, for writing where it is private and
     writable (populate_vma_page_range). Pages that cannot be are an error only of the access.
@@ -37,9 +41,8 @@ def mlock(space: Space, start: int, end: int) -> int:
     """
     if not space.covered(start, end):
         return ENOMEM
-    for vma in space.carve(start, end):
-        if vma.small and not vma.known:
-            vma.flags = vma.flags | {"locked"}
+    for vma in space.carve(start, end, _lockable):
+        vma.flags = vma.flags | {"locked"}
         space.vmas_changed = True
     space.merge()
     at = start
@@ -62,7 +65,7 @@ def munlock(space: Space, start: int, end: int) -> int:
     """The mark goes; entries stay."""
     if not space.covered(start, end):
         return ENOMEM
-    for vma in space.carve(start, end):
+    for vma in space.carve(start, end, lambda vma: "locked" in vma.flags):
         vma.flags = vma.flags - {"locked"}
         space.vmas_changed = True
     space.merge()

@@ -47,7 +47,9 @@ def reclaim_tables(space: Space, start: int, end: int) -> None:
 
 def set_flag(space: Space, start: int, end: int, flag: str, without: frozenset[str]) -> int:
     """Advice that only marks the VMA: it is split where it has to be; entries stay."""
-    for vma in space.carve(start, end):
+    for vma in space.carve(
+        start, end, lambda vma: flag not in vma.flags or bool(vma.flags & without)
+    ):
         vma.flags = vma.flags - without | {flag}
         space.vmas_changed = True
     space.merge()
@@ -268,7 +270,7 @@ def mergeable(space: Space, start: int, end: int) -> int:
 
 def unmergeable(space: Space, start: int, end: int) -> int:
     """The mark goes. Merged pages would be copied; there are none."""
-    for vma in space.carve(start, end):
+    for vma in space.carve(start, end, lambda vma: "mergeable" in vma.flags):
         vma.flags = vma.flags - {"mergeable"}
         space.vmas_changed = True
     space.merge()

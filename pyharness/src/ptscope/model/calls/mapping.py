@@ -79,11 +79,11 @@ def mprotect(space: Space, start: int, end: int, prot: str, pkey: int | None = N
     Locked private memory that becomes writable is faulted in for writing, so that no access has to
     (mprotect_fixup). The model first left the zero page there.
     """
-    for vma in space.carve(start, end):
-        key = vma.pkey if pkey is None else pkey
-        if vma.prot == prot and vma.pkey == key:
-            continue
-        vma.pkey = key
+    for vma in space.carve(
+        start, end, lambda vma: vma.prot != prot or pkey not in (None, vma.pkey)
+    ):
+        if pkey is not None:
+            vma.pkey = pkey
         locked = "locked" in vma.flags and not vma.shared and "w" not in vma.prot
         vma.prot = prot
         for level, index, entry in list(space.leaves(vma.start, vma.end)):

@@ -18,7 +18,7 @@ EFAULT, EEXIST, EINVAL = 14, 17, 22
 def register(space: Space, start: int, end: int, mode: str) -> int:
     """VMAs are marked; entries stay. Neighbours that are not registered alike stay apart."""
     space.uffd = True
-    for vma in space.carve(start, end):
+    for vma in space.carve(start, end, lambda vma: mode not in vma.flags):
         vma.flags = vma.flags | {mode}
         space.vmas_changed = True
     space.merge()

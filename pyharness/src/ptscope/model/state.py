@@ -273,8 +273,9 @@ class Space:
     def merge(self) -> None:
         """Make neighbours that are alike one.
 
-        The kernel does so when nothing else keeps them apart (anon_vma); `compare` takes over
-        what it really did.
+        The kernel does so when nothing else keeps them apart; `compare` takes over what it really
+        did. Of two of which one has an anon_vma 6.12 makes one, or not: they are left apart, as it
+        cannot be known afterwards which it was (the model first joined them).
         """
         shift = self.geometry.shift
         merged: list[Vma] = []
@@ -284,10 +285,10 @@ class Space:
                 before is not None
                 and before.end == vma.start
                 and before.alike(vma)
+                and before.anon_vma == vma.anon_vma
                 and before.page_of(vma.start, shift) == vma.pgoff
             ):
                 before.end = vma.end
-                before.anon_vma |= vma.anon_vma
                 before.soft_dirty |= vma.soft_dirty
             else:
                 merged.append(vma)

@@ -24,9 +24,10 @@ SECONDS_A_STEP = 1.0
 """No emulated guest is that slow; a run that takes longer hangs."""
 FOLDER = paths.BUILD / "model"
 HUGETLB_PAGES = 48
-# Swap space on zram, which is built in or a module.
+# Swap space on zram, which is built in or a module; nobody else who clears accessed bits (DAMON).
 PREPARE = (
-    "[ -e /sys/block/zram0 ] || modprobe zram;"
+    "damon=/sys/module/damon_stat/parameters/enabled; [ ! -e $damon ] || echo N >$damon;"
+    " [ -e /sys/block/zram0 ] || modprobe zram;"
     " echo 128M >/sys/block/zram0/disksize && mkswap /dev/zram0 >/dev/null && swapon /dev/zram0"
 )
 HEADS = (

@@ -29,6 +29,7 @@ PAGEMAP_STEPS = 150
 COMMAND_STEPS = 30
 PLANTED_STEPS = 2000
 HUGETLB = Path(f"/sys/kernel/mm/hugepages/hugepages-{witness.HUGE >> 10}kB/nr_hugepages")
+DAMON = Path("/sys/module/damon_stat/parameters/enabled")
 
 AGREED: dict[int, int] = {}
 """Steps that a seed was seen to agree for."""
@@ -36,11 +37,17 @@ AGREED: dict[int, int] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def pool(swap: None) -> Iterator[None]:
-    """Swap space, and huge pages as many as the model wants to be sure of."""
-    before = HUGETLB.read_text()
-    HUGETLB.write_text(str(HUGETLB_WANTED))
+    """Swap space, huge pages as many as the model wants to be sure of, and nobody who clears
+    accessed bits meanwhile."""
+    settings = {HUGETLB: str(HUGETLB_WANTED)}
+    if DAMON.exists():
+        settings[DAMON] = "N"
+    before = {path: path.read_text() for path in settings}
+    for path, text in settings.items():
+        path.write_text(text)
     yield
-    HUGETLB.write_text(before)
+    for path, text in before.items():
+        path.write_text(text)
 
 
 def searched(

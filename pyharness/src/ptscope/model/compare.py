@@ -22,7 +22,7 @@ from ptscope.model.observe import (
     SeenVma,
     View,
 )
-from ptscope.model.predict import EMPTY, WORDS, Prediction, of_entry
+from ptscope.model.predict import ACCESSED, EMPTY, WORDS, Prediction, of_entry
 from ptscope.model.state import Entry, Leaf, Page, Space, Swapped, Table, Vma
 
 MOST = 20
@@ -154,6 +154,9 @@ def _match(
     space: Space, view: ModuleView, key: Key, entry: Entry | None, raw: int, decoded: Any
 ) -> Difference | None:
     level, index = key
+    if isinstance(entry, Leaf) and space.kernel.watched and not decoded.set & ACCESSED:
+        # What is not accessed as predicted may have been, and DAMON has cleared the bit.
+        entry.accessed = False
     wanted = EMPTY if entry is None else of_entry(space, level, index, entry)
     address = index << space.shifts[level]
     state = STATES[decoded.state]

@@ -81,6 +81,9 @@ class Kernel:
     known: bool = False
     """There is /dev/ptscope-map, memory whose frames are known."""
 
+    watched: bool = False
+    """DAMON samples who accesses what, by clearing accessed bits at any time."""
+
     exact: bool = True
     """Entries themselves are seen, and the flags of VMAs (not so through pagemap)."""
 

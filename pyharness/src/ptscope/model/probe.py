@@ -14,6 +14,8 @@ from ptscope.model.kernel import PMD, PTE, PUD, X86, Geometry, Kernel
 THP = Path("/sys/kernel/mm/transparent_hugepage")
 KSM = Path("/sys/kernel/mm/ksm/run")
 KNOWN = Path("/dev/ptscope-map")
+DAMON = ("module/damon_*/parameters/enabled", "kernel/mm/damon/admin/kdamonds/*/state")
+"""Below /sys: what has it watch memory. Debian's kernels have damon_stat do so from 6.17 on."""
 FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
 DEFAULT_FAULT_AROUND = 65536  # mm/memory.c
 # As many as all processes together can come to need.
@@ -64,6 +66,9 @@ def probe(layout: Layout | None) -> Kernel:
         and _free_hugetlb(1 << geometry.shifts[PUD]) > 0,
         uffd_minor=(x86 or platform.machine() == "aarch64") and version >= (5, 14),
         ksm=_text(KSM) == "0",
+        watched=any(
+            _text(path) in ("Y", "on") for glob in DAMON for path in Path("/sys").glob(glob)
+        ),
         known=layout is not None and os.access(KNOWN, os.R_OK | os.W_OK),
     )
 

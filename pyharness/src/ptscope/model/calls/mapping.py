@@ -91,6 +91,7 @@ def mprotect(space: Space, start: int, end: int, prot: str, pkey: int | None = N
                 entry.write = default_write(space, vma) or may_write_at_once(
                     space, vma, level, entry, index
                 )
+                pte_modify(space, vma, entry)
             space.changed.add((level, index))
         if locked and "w" in prot:
             for address in range(vma.start, vma.end, space.geometry.page):
@@ -98,6 +99,14 @@ def mprotect(space: Space, start: int, end: int, prot: str, pkey: int | None = N
                     break
     space.vmas_changed = True
     space.merge()
+
+
+def pte_modify(space: Space, vma: Vma, leaf: Leaf) -> None:
+    """An entry gets the permissions of its VMA anew. Those of riscv64 hold the accessed bit, which
+    x86 and arm64 leave out (arch/riscv/include/asm/pgtable.h, _PAGE_BASE; the model first had it
+    left out there, too)."""
+    if space.kernel.arch == "riscv64" and vma.prot:
+        leaf.accessed = True
 
 
 def may_write_at_once(space: Space, vma: Vma, level: int, leaf: Leaf, index: int) -> bool:

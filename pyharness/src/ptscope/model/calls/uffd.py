@@ -7,7 +7,7 @@ ends with SIGBUS instead.
 
 from __future__ import annotations
 
-from ptscope.model.calls.mapping import may_write_at_once
+from ptscope.model.calls.mapping import may_write_at_once, pte_modify
 from ptscope.model.faults import cached, has_page, put_fresh
 from ptscope.model.kernel import PMD, PTE
 from ptscope.model.state import Leaf, Marker, Space, Swapped
@@ -49,6 +49,7 @@ def writeprotect(space: Space, start: int, end: int, on: bool) -> int:
                     and space.kernel.since(6, 3)
                     and may_write_at_once(space, vma, level, entry, index)
                 )
+                pte_modify(space, vma, entry)
             elif isinstance(entry, Swapped):
                 entry.uffd_wp = on
             space.changed.add((level, index))

@@ -30,12 +30,15 @@ def mmap(
 
 def _map_known(space: Space, vma: Vma) -> None:
     """remap_pfn_range and vm_insert_page: all entries at once, clean, and writable as the new
-    VMA is, whose soft-dirty tracking only begins with the next clear_refs."""
+    VMA is, whose soft-dirty tracking only begins with the next clear_refs. They are accessed, as
+    permissions hold that bit; on riscv64 that of PROT_NONE does not (the model first had it do)."""
     assert vma.object is not None
     shift = space.shifts[PTE]
     for index in range(vma.start >> shift, vma.end >> shift):
         page = vma.object.cache[vma.page_of(index << shift, shift)]
-        space.put(PTE, index, Leaf(page, write="w" in vma.prot, pkey=vma.pkey))
+        accessed = bool(vma.prot) or space.kernel.arch != "riscv64"
+        leaf = Leaf(page, write="w" in vma.prot, accessed=accessed, pkey=vma.pkey)
+        space.put(PTE, index, leaf)
 
 
 def munmap(space: Space, start: int, end: int) -> None:

@@ -167,8 +167,11 @@ def _in_guest(
             guest.finish()
     finally:
         guests.discard(guest)
-    if done.status not in (0, 1):
-        raise VmError(f"{line}: {done.err.decode(errors='replace')}")
-    document: dict[str, Any] = json.loads(done.out)
+    try:
+        document: dict[str, Any] = json.loads(done.out)
+    except ValueError:
+        # Whatever it came to, it has no result.
+        said = done.err.decode(errors="replace").strip()
+        raise VmError(f"{line}: status {done.status}: {said}") from None
     return document
 

@@ -4,15 +4,26 @@
 from __future__ import annotations
 
 from ptscope.model.kernel import PTE
-from ptscope.model.state import Leaf, Space
+from ptscope.model.state import Leaf, Page, Space
+
+
+def _becomes_soft_dirty(space: Space, address: int, page: Page) -> bool:
+    if not space.kernel.since(6, 13):
+        return True
+    if space.kernel.since(7, 2):
+        return False
+    reason = "kernels between 6.12 and 7.2 were not looked at"
+    outcomes = ("soft-dirty", "soft-clean")
+    return space.world.choose(space, address, outcomes, reason, page) == "soft-dirty"
 
 
 def move_pages(space: Space, address: int) -> int:
     """One page of the process, with MPOL_MF_MOVE: the entry stays as it is, with another frame.
 
     Accessed and dirty are kept through the migration entry (from 6.1, where the swap offset has
-    room for them; before, accessed is lost); an entry that is dirty becomes soft-dirty, as it is
-    made anew (remove_migration_pte, pte_mkdirty). A page that is on the node already stays, as does
+    room for them; before, accessed is lost). Up to 6.12 an entry that is dirty becomes soft-dirty, as
+    it is made anew (remove_migration_pte, pte_mkdirty); 7.2 was seen to leave soft-dirty as it was,
+    which the model first did not know. A page that is on the node already stays, as does
     one that other entries map, or that somebody has a reference to: the kernel says so in the
     page's status, not by an error. The zero page is not moved.
     """
@@ -28,8 +39,8 @@ def move_pages(space: Space, address: int) -> int:
     page.other_than = page.frame
     space.world.forget(page)
     page.frame = None
-    if leaf.dirty:
-        leaf.soft_dirty = space.kernel.soft_dirty
+    if leaf.dirty and space.kernel.soft_dirty and not leaf.soft_dirty:
+        leaf.soft_dirty = _becomes_soft_dirty(space, address, page)
     if not space.kernel.since(6, 1):
         leaf.accessed = False
     space.changed.add((level, index))

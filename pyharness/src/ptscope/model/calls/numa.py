@@ -8,11 +8,11 @@ from ptscope.model.state import Leaf, Page, Space
 
 
 def _becomes_soft_dirty(space: Space, address: int, page: Page) -> bool:
-    if not space.kernel.since(6, 13):
+    if not space.kernel.since(6, 2):
         return True
-    if space.kernel.since(7, 2):
+    if space.kernel.since(6, 12):
         return False
-    reason = "kernels between 6.12 and 7.2 were not looked at"
+    reason = "kernels between 6.1 and 6.12 were not looked at"
     outcomes = ("soft-dirty", "soft-clean")
     return space.world.choose(space, address, outcomes, reason, page) == "soft-dirty"
 
@@ -21,9 +21,9 @@ def move_pages(space: Space, address: int) -> int:
     """One page of the process, with MPOL_MF_MOVE: the entry stays as it is, with another frame.
 
     Accessed and dirty are kept through the migration entry (from 6.1, where the swap offset has
-    room for them; before, accessed is lost). Up to 6.12 an entry that is dirty becomes soft-dirty, as
-    it is made anew (remove_migration_pte, pte_mkdirty); 7.2 was seen to leave soft-dirty as it was,
-    which the model first did not know. A page that is on the node already stays, as does
+    room for them; before, accessed is lost). In 6.1 an entry that is dirty becomes soft-dirty, as
+    it is made anew (remove_migration_pte, pte_mkdirty); 6.12 puts soft-dirty back as it was, which
+    the model first did not know. A page that is on the node already stays, as does
     one that other entries map, or that somebody has a reference to: the kernel says so in the
     page's status, not by an error. The zero page is not moved.
     """

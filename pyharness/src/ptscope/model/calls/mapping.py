@@ -89,6 +89,8 @@ def mprotect(space: Space, start: int, end: int, prot: str, pkey: int | None = N
             vma.pkey = pkey
         locked = "locked" in vma.flags and not vma.shared and "w" not in vma.prot
         vma.prot = prot
+        if space.kernel.since(6, 17):
+            merge_batches(space, vma.start, vma.end)
         for level, index, entry in list(space.leaves(vma.start, vma.end)):
             if isinstance(entry, Leaf):
                 entry.write = default_write(space, vma) or may_write_at_once(
@@ -110,6 +112,44 @@ def pte_modify(space: Space, vma: Vma, leaf: Leaf) -> None:
     left out there, too)."""
     if space.kernel.arch == "riscv64" and vma.prot:
         leaf.accessed = True
+
+
+def merge_batches(space: Space, start: int, end: int) -> None:
+    """Entries of one large folio are changed many at a time, as mprotect and mremap do from 6.17:
+    each is dirty and accessed afterwards if any of them was (get_and_clear_ptes), and soft-dirty if
+    any but the first is dirty, as setting dirty sets that. A batch ends with the table, and where
+    soft-dirty or the permission to write differ. The model first had each keep its own bits."""
+    batch: list[tuple[int, Leaf]] = []
+    for index in space.within(PTE, start, end):
+        entry = space.entries[PTE][index]
+        if not isinstance(entry, Leaf) or entry.page.whole is None or entry.page.whole.split:
+            continue
+        if batch and not _goes_on(space, batch[-1], (index, entry)):
+            _merge(space, batch)
+            batch = []
+        batch.append((index, entry))
+    _merge(space, batch)
+
+
+def _goes_on(space: Space, last: tuple[int, Leaf], following: tuple[int, Leaf]) -> bool:
+    (before, old), (index, new) = last, following
+    return (
+        index == before + 1
+        and index % space.geometry.per_huge != 0
+        and new.page.whole is old.page.whole
+        and new.page.offset == old.page.offset + 1
+        and (new.write, new.soft_dirty, new.uffd_wp) == (old.write, old.soft_dirty, old.uffd_wp)
+    )
+
+
+def _merge(space: Space, batch: list[tuple[int, Leaf]]) -> None:
+    dirty = any(leaf.dirty for _, leaf in batch)
+    accessed = any(leaf.accessed for _, leaf in batch)
+    soft_dirty = space.kernel.soft_dirty and any(leaf.dirty for _, leaf in batch[1:])
+    for index, leaf in batch:
+        leaf.dirty, leaf.accessed = dirty, accessed
+        leaf.soft_dirty = leaf.soft_dirty or soft_dirty
+        space.changed.add((PTE, index))
 
 
 def may_write_at_once(space: Space, vma: Vma, level: int, leaf: Leaf, index: int) -> bool:
@@ -262,6 +302,8 @@ def _move_ptes(space: Space, source: int, target: int, step: int, whole: bool) -
     moving = [
         (index, space.entries[PTE][index]) for index in space.within(PTE, source, source + step)
     ]
+    if not whole and space.kernel.since(6, 17):
+        merge_batches(space, source, source + step)
     if whole:
         space.drop(PMD, source >> huge_shift)
         space.put(PMD, target >> huge_shift, table)

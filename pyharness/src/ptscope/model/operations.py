@@ -763,7 +763,7 @@ def uffd_copy(world: World, space: Space, draws: Draws, arena: Arena) -> Call | 
         space.slot,
         f"uffd copy({start:#x}, 1 page)",
         f"uffd-copy {UFFD_FD} {start} {space.geometry.page} 0",
-        lambda result, errno: uffd.copy(space, start),
+        lambda result, errno: uffd.copy(space, start, errno),
     )
 
 

@@ -56,11 +56,11 @@ def writeprotect(space: Space, start: int, end: int, on: bool) -> int:
     return 0
 
 
-def copy(space: Space, address: int) -> int:
+def copy(space: Space, address: int, errno: int) -> int:
     """UFFDIO_COPY of one page: it is there as if written, unless something is there already.
 
-    A marker is nothing (pte_none_mostly), a guard too: it is replaced, which the model first had
-    refused. The VMA has an anon_vma afterwards in any case (the model first gave it one only with
+    A marker is nothing (pte_none_mostly), and a guard was too: 6.18 was seen to replace it, which
+    the model first had refused, and 7.2 to refuse. The VMA has an anon_vma afterwards in any case (the model first gave it one only with
     the page).
     """
     vma = space.find(address)
@@ -70,6 +70,10 @@ def copy(space: Space, address: int) -> int:
     found = space.at(address)
     if found is not None and not isinstance(found[2], Marker):
         return EEXIST
+    if found is not None and isinstance(found[2], Marker) and found[2].kind == "guard":
+        between = space.kernel.since(6, 19) and errno == EEXIST
+        if between or space.kernel.since(7, 2):
+            return EEXIST
     put_fresh(space, vma, index)
     return 0
 

@@ -60,8 +60,8 @@ def copy(space: Space, address: int, errno: int) -> int:
     """UFFDIO_COPY of one page: it is there as if written, unless something is there already.
 
     A marker is nothing (pte_none_mostly), and a guard was too: 6.18 was seen to replace it, which
-    the model first had refused, and 7.2 to refuse. The VMA has an anon_vma afterwards in any case (the model first gave it one only with
-    the page).
+    the model first had refused, and 7.2 to refuse. The VMA has an anon_vma afterwards in any case
+    (the model first gave it one only with the page).
     """
     vma = space.find(address)
     assert vma is not None

@@ -86,6 +86,11 @@ COMMANDS: dict[str, Row] = {
         "Which processes map a frame, where and how.",
         ("0x149513", "1 0x7ffd3a1c2ff8", "0x149513 --kernel --json"),
     ),
+    "model": Row(
+        "ptscope.cli.model:model",
+        "Predict every entry of a process that does random things.",
+        ("--steps 1000", "--seconds 60 --seed 7", "--source pagemap --only fork --only write"),
+    ),
 }
 
 

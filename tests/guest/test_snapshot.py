@@ -322,9 +322,11 @@ def test_a_target_that_goes_meanwhile_leaves_no_file(
 
 @pytest.mark.any_machine
 def test_no_room(puppet: Puppet, tmp_path: Path) -> None:
-    work = small(puppet, 4096)
-    puppet.touch("write", work, 4096)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(tmp_path)], check=True)
+    # What is written of as many pages as one has bytes does not fit into two.
+    work = small(puppet, PAGE)
+    puppet.touch("write", work, PAGE)
+    options = f"size={2 * PAGE}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(tmp_path)], check=True)
     try:
         path = tmp_path / "a.pts"
         result = command.run("dump", puppet.pid, "-o", path)

@@ -193,6 +193,9 @@ class TwinPuppet:
         del self.pids[slot]
         return 0
 
+    def require_all(self) -> None:
+        """They are."""
+
     def end_all(self) -> None:
         self.twin.world.spaces.clear()
         self.twin.world.objects.clear()

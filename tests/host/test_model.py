@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from model_twin import twin_stage
+from ptscope.errors import UsageError
 from ptscope.model.calls import access, mapping
 from ptscope.model.choice import first
+from ptscope.model.drive import Answer, PuppetGone
 from ptscope.model.kernel import Kernel
 from ptscope.model.operations import OPERATIONS, Draws, number_of
 from ptscope.model.search import Budget, Found, search
@@ -122,3 +124,22 @@ def words(found: Found) -> str:
         [f"{step.slot} {step.text} {step.outcome}" for step in found.disagreement.steps]
         + [str(row) for row in found.disagreement.differences]
     )
+
+
+def test_a_puppet_that_goes_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = twin_stage(KERNEL, only=NAMES - GUARDS)
+    command, left = stage.puppet.command, iter(range(50))
+
+    def goes(slot: int, line: str) -> Answer:
+        if next(left, None) is None:
+            raise PuppetGone("killed")
+        return command(slot, line)
+
+    monkeypatch.setattr(stage.puppet, "command", goes)
+    with pytest.raises(PuppetGone):
+        search(stage, Budget(400, None), 1)
+
+
+def test_operations_of_which_none_can_begin() -> None:
+    with pytest.raises(UsageError, match="none of these operations can begin"):
+        search(twin_stage(KERNEL, only=frozenset({"write"})), Budget(400, None), 1)

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from ptscope.cli import run
 from ptscope.errors import Unsupported
-from ptscope.model.drive import Puppet
+from ptscope.model.drive import Puppet, PuppetGone
 from ptscope.model.operations import OPERATIONS
 
 
@@ -47,6 +50,18 @@ def test_without_hypothesis(
 def test_without_the_puppet(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="the process that the model predicts"):
         Puppet(tmp_path / "puppet")
+
+
+def test_a_puppet_that_is_killed() -> None:
+    with closing(Puppet()) as puppet:
+        pid = puppet.start(1)
+        puppet.require_all()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(PuppetGone, match="was killed") as error:
+            puppet.command(1, "mmap 0 4096 3 34 -1 0")
+        assert "--seed" in str(error.value.remedy)
+        with pytest.raises(PuppetGone, match="was killed"):
+            puppet.require_all()
 
 
 def test_a_puppet_that_does_not_run(tmp_path: Path) -> None:

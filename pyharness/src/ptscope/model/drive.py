@@ -8,24 +8,28 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Sequence
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+
+import psutil
 
 from ptscope.errors import PtscopeError, Unsupported
 
 PROGRAM = Path(__file__).resolve().parent / "puppet"
 SLOTS = 4
 """The stage, and the processes that may be there at a time."""
-TIMEOUT_MS = 60_000
+TIMEOUT_SECONDS = 60
+LOOK_MS = 500
+"""How long an answer is waited for before it is looked whether the process is there still."""
+AGAIN = "run it again; the same --seed takes the same steps"
 SIGNALS = {int(signal.SIGSEGV): "SIGSEGV", int(signal.SIGBUS): "SIGBUS"}
 
 
 class PuppetGone(PtscopeError):
     """A process of the puppet does not answer."""
 
-    exit_status = 5
+    exit_status = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class Answer:
 
 
 class Puppet:
-    """The stage and its processes; use it as a context manager."""
+    """The stage and its processes; to be closed."""
 
     def __init__(self, program: Path = PROGRAM) -> None:
         """Start the stage. Raises Unsupported when the program was not compiled."""
@@ -76,17 +80,6 @@ class Puppet:
             self._poll.append(poll)
         self.pids: dict[int, int] = {}
 
-    def __enter__(self) -> Puppet:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """End every process; each ends by itself when the pipes are closed."""
         self._close()
@@ -107,18 +100,43 @@ class Puppet:
 
     def command(self, slot: int, line: str) -> Answer:
         """One command to the process of a slot, and its answer."""
-        os.write(self._to[slot], line.encode() + b"\n")
+        self._tell(slot, line.encode() + b"\n")
         return self._answer(slot, line)
 
-    def commands(self, slot: int, lines: Sequence[str]) -> list[Answer]:
-        """Several, written at once."""
-        os.write(self._to[slot], b"".join(line.encode() + b"\n" for line in lines))
-        return [self._answer(slot, line) for line in lines]
+    def _tell(self, slot: int, data: bytes) -> None:
+        try:
+            os.write(self._to[slot], data)
+        except BrokenPipeError:
+            raise PuppetGone("all processes of the puppet have ended", AGAIN) from None
+
+    def _ended(self, slot: int) -> bool:
+        """Whether the process of a slot has. Its pipes do not tell: the others hold them open."""
+        try:
+            status = psutil.Process(self.pids.get(slot, self._stage.pid)).status()
+        except psutil.NoSuchProcess:
+            return True
+        return status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+    def require_all(self) -> None:
+        """Raise PuppetGone unless all its processes are there."""
+        for slot in (0, *self.pids):
+            if self._ended(slot):
+                raise PuppetGone("a process of the puppet was killed", AGAIN)
 
     def _answer(self, slot: int, line: str) -> Answer:
+        end = time.monotonic() + TIMEOUT_SECONDS
+        ended = False
         while b"\n" not in self._buffers[slot]:
-            if not self._poll[slot].poll(TIMEOUT_MS):
-                raise PuppetGone(f"the puppet gave no answer to {line!r} within a minute")
+            if not self._poll[slot].poll(LOOK_MS):
+                # Not when it was seen to have ended: what it said before is read first.
+                if ended:
+                    raise PuppetGone(f"a process of the puppet was killed at {line!r}", AGAIN)
+                if time.monotonic() > end:
+                    raise PuppetGone(
+                        f"the puppet gave no answer to {line!r} within {TIMEOUT_SECONDS} s"
+                    )
+                ended = self._ended(slot)
+                continue
             data = os.read(self._from[slot], 65536)
             if not data:
                 raise PuppetGone(f"the puppet ended at {line!r}")
@@ -144,7 +162,7 @@ class Puppet:
     def exit(self, slot: int) -> int:
         """The process of a slot exits and is collected; its wait status."""
         pid = self.pids.pop(slot)
-        os.write(self._to[slot], b"exit\n")
+        self._tell(slot, b"exit\n")
         return self.command(0, f"reap {pid}").result
 
     def clear_refs(self, slot: int, what: str) -> None:

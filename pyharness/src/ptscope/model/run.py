@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ptscope.errors import PtscopeError
 from ptscope.model.calls.advice import khugepaged
 from ptscope.model.compare import Difference, compare
 from ptscope.model.drive import Answer, Puppet, PuppetGone
@@ -133,13 +134,18 @@ class Sequence_:
     def step(self, number: int) -> bool:
         """Take the step a number stands for; False when there is none.
 
-        Raises Disagreement.
+        Raises Disagreement, PuppetGone.
         """
         draws = Draws(number)
         call = self.stage.table.make(self.world, self.stage.arena, draws)
         if call is None:
             return False
-        self._take(call, tuple(draws.made))
+        try:
+            self._take(call, tuple(draws.made))
+        except (Disagreement, OSError, PtscopeError):
+            # A process that was killed has no memory any more: that says nothing of the kernel.
+            self.stage.puppet.require_all()
+            raise
         return True
 
     def _take(self, call: Call, draws: tuple[tuple[int, int], ...]) -> None:

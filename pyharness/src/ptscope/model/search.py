@@ -18,11 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from ptscope.errors import UsageError
+from ptscope.model.drive import PuppetGone
 from ptscope.model.run import Disagreement, Sequence_, Stage
 from ptscope.model.shrink import shrink
 
 STEPS_A_SEQUENCE = 200
 SHRINK_SECONDS = 120.0
+MOST_IDLE = 50
+"""Runs of hypothesis without a step: some of its sequences are too short for one."""
 NUMBER_BYTES = 8
 MASK = (1 << 64) - 1
 
@@ -82,39 +86,50 @@ def search(
 ) -> Found:
     """Take steps until the budget is used up or the kernel disagrees; `number` is the seed.
 
-    `tell` is called for each sequence. Raises what the puppet and the views raise.
+    `tell` is called for each sequence. Raises what the puppet and the views raise, and UsageError
+    when no step is possible.
     """
     found = Found()
     counts = stage.counts
+    broken: list[Exception] = []
 
     class Machine(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
             self.sequence: Sequence_ | None = None
             self.taken = 0
-            self.over = budget.used(counts.steps) or found.disagreement is not None
+            self.over = budget.used(counts.steps) or found.disagreement is not None or broken != []
 
         @rule(draws=st.binary(min_size=NUMBER_BYTES, max_size=NUMBER_BYTES))
         def step(self, draws: bytes) -> None:
             if self.over:
                 raise Enough
-            if self.sequence is None:
-                tell(found)
-                self.sequence = Sequence_(stage)
-            self.taken += 1
+            # What goes wrong is kept here and not hypothesis': that would look for the cause by
+            # taking the steps over and over, and make something else of it when it comes out
+            # otherwise.
             try:
+                if self.sequence is None:
+                    tell(found)
+                    self.sequence = Sequence_(stage)
+                self.taken += 1
                 self.sequence.step(mixed(draws, self.taken))
             except Disagreement as error:
-                # It is kept here and not hypothesis': that would look for the cause by taking the
-                # steps over and over.
                 found.disagreement = error
+                raise Enough from None
+            except Exception as error:
+                broken.append(error)
                 raise Enough from None
             if budget.used(counts.steps):
                 raise Enough
 
         def teardown(self) -> None:
-            if self.sequence is not None:
+            if self.sequence is None or broken:
+                return
+            try:
                 self.sequence.end()
+            except Exception as error:
+                broken.append(error)
+                raise Enough from None
 
     most = 10_000 if budget.steps is None else 2 + budget.steps // STEPS_A_SEQUENCE
     chosen = settings(
@@ -126,16 +141,23 @@ def search(
         suppress_health_check=list(HealthCheck),
         verbosity=Verbosity.quiet,
     )
+    idle = 0
     while not budget.used(counts.steps) and found.disagreement is None:
+        if idle == MOST_IDLE:
+            raise UsageError(
+                "none of these operations can begin: nothing is mapped",
+                "name one that maps memory too: `ptscope model --list`",
+            )
         before = counts.steps
         seed(number)(Machine)
         # Flaky: the kernel has chosen otherwise for the same draws, so that the sequence was of
         # another length. The next seed goes on.
         with suppress(Enough, Flaky):
             run_state_machine_as_test(Machine, settings=chosen)
+        if broken:
+            raise broken[0]
         number += 1
-        if counts.steps == before:
-            break
+        idle = idle + 1 if counts.steps == before else 0
     if found.disagreement is not None:
         found.first_after = counts.steps
         end = time.monotonic() + shrink_seconds
@@ -145,6 +167,8 @@ def search(
             tell(found)
             return time.monotonic() > end
 
-        found.disagreement, found.repeated = shrink(stage, found.disagreement, enough)
+        # Without the puppet what was found stays as it is.
+        with suppress(PuppetGone):
+            found.disagreement, found.repeated = shrink(stage, found.disagreement, enough)
         found.shrunk_in = counts.steps - found.first_after
     return found

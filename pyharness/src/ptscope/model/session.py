@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from ptscope.errors import NotPermitted, PtscopeError
@@ -80,7 +80,7 @@ def open_session(
             return view(PagemapView(pid, facts.geometry, ranges))
 
     facts = kernel(facts)
-    with Puppet() as puppet:
+    with closing(Puppet()) as puppet:
         stage = Stage(puppet, facts, arena, make, Table(only), prepare=prepare)
         layout = None if source.layout is None else source.layout.name
         yield Session(stage, source.name, layout, choice.instead_of_module)

@@ -24,9 +24,11 @@ from ptscope.model.run import Disagreement, Sequence_, Stage
 from ptscope.model.shrink import shrink
 
 STEPS_A_SEQUENCE = 200
+SEQUENCES = 100
+"""Of one run of hypothesis, which begins with ten of a step or two, however few it may make."""
 SHRINK_SECONDS = 120.0
-MOST_IDLE = 50
-"""Runs of hypothesis without a step: some of its sequences are too short for one."""
+MOST_IDLE = 3
+"""Runs of hypothesis without a step."""
 NUMBER_BYTES = 8
 MASK = (1 << 64) - 1
 
@@ -131,9 +133,8 @@ def search(
                 broken.append(error)
                 raise Enough from None
 
-    most = 10_000 if budget.steps is None else 2 + budget.steps // STEPS_A_SEQUENCE
     chosen = settings(
-        max_examples=most,
+        max_examples=SEQUENCES,
         stateful_step_count=STEPS_A_SEQUENCE,
         deadline=None,
         database=None,

@@ -753,32 +753,25 @@ def uffd_wp(world: World, space: Space, draws: Draws, arena: Arena) -> Call | No
     )
 
 
-def uffd_copy(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
-    """A page that is missing is filled in."""
-    vma = next((vma for vma in space.vmas if "uffd_missing" in vma.flags), None)
-    if vma is None:
-        return None
-    start, _ = some_range(space, draws, vma)
-    return Call(
-        space.slot,
-        f"uffd copy({start:#x}, 1 page)",
-        f"uffd-copy {UFFD_FD} {start} {space.geometry.page} 0",
-        lambda result, errno: uffd.copy(space, start, errno),
-    )
+def _filled_in(
+    name: str, mode: str, more: str, apply: Callable[[Space, int, int], int]
+) -> Maker:
+    """Userfaultfd gives a page to a VMA that is registered so; ``more`` ends the command."""
 
+    def make(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
+        vma = next((vma for vma in space.vmas if mode in vma.flags), None)
+        if vma is None:
+            return None
+        start, _ = some_range(space, draws, vma)
+        return Call(
+            space.slot,
+            f"uffd {name}({start:#x}, 1 page)",
+            f"uffd-{name} {UFFD_FD} {start} {space.geometry.page}{more}",
+            lambda result, errno: apply(space, start, errno),
+        )
 
-def uffd_continue(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
-    """A page that shared memory has is mapped."""
-    vma = next((vma for vma in space.vmas if "uffd_minor" in vma.flags), None)
-    if vma is None:
-        return None
-    start, _ = some_range(space, draws, vma)
-    return Call(
-        space.slot,
-        f"uffd continue({start:#x}, 1 page)",
-        f"uffd-continue {UFFD_FD} {start} {space.geometry.page}",
-        lambda result, errno: uffd.continue_(space, start, errno),
-    )
+    make.__doc__ = apply.__doc__
+    return make
 
 
 def collapse(world: World, space: Space, draws: Draws, arena: Arena) -> Call | None:
@@ -846,8 +839,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("collapse", 2, collapse),
     Operation("uffd_register", 1, uffd_register),
     Operation("uffd_wp", 2, uffd_wp),
-    Operation("uffd_copy", 1, uffd_copy),
-    Operation("uffd_continue", 1, uffd_continue),
+    Operation("uffd_copy", 1, _filled_in("copy", "uffd_missing", " 0", uffd.copy)),
+    Operation("uffd_continue", 1, _filled_in("continue", "uffd_minor", "", uffd.continue_)),
     Operation("guard_install", 2, _advice("guard_install", advice.guard_install, _private, GUARD)),
     Operation("guard_remove", 1, _advice("guard_remove", advice.guard_remove, _private, GUARD)),
 )

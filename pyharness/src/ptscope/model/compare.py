@@ -122,6 +122,7 @@ def _adopted(space: Space, seen: SeenVma) -> Vma:
         end=seen.end,
         pgoff=pgoff,
         anon_vma=any(piece.anon_vma for piece in pieces),
+        guarded=any(piece.guarded for piece in pieces),
     )
 
 

@@ -160,6 +160,8 @@ class Vma:
     flags: frozenset[str] = frozenset()
     anon_vma: bool = False
     """It has had anonymous pages: what fork looks at (vma_needs_copy)."""
+    guarded: bool = False
+    """It has had guards (VM_MAYBE_GUARD, from 6.19), which keeps no VMAs apart."""
     soft_dirty: bool = True
     """VM_SOFTDIRTY: everything in it counts as soft-dirty; cleared by clear_refs."""
     pkey: int = 0
@@ -289,6 +291,7 @@ class Space:
                 and before.page_of(vma.start, shift) == vma.pgoff
             ):
                 before.end = vma.end
+                before.guarded |= vma.guarded
                 before.soft_dirty |= vma.soft_dirty
             else:
                 merged.append(vma)

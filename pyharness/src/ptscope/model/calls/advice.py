@@ -194,7 +194,8 @@ def guard_install(space: Space, start: int, end: int) -> int:
     """From 6.13: every page of the range is emptied and gets a marker; an access then is SIGSEGV.
 
     Only private anonymous memory up to 6.14, and not what is locked. Markers that are there stay.
-    The VMA gets an anon_vma, so that fork copies the markers.
+    The VMA gets an anon_vma, so that fork copies the markers; from 6.19 a flag of its own, which
+    it keeps when what it has moves away (the model first knew of the anon_vma alone).
     """
     for vma in space.overlapping(start, end):
         if "locked" in vma.flags or (vma.object is not None and not space.kernel.since(6, 15)):
@@ -202,6 +203,7 @@ def guard_install(space: Space, start: int, end: int) -> int:
         first, last = max(vma.start, start), min(vma.end, end)
         zap(space, vma, first, last, keep_guards=True)
         vma.anon_vma = True
+        vma.guarded = space.kernel.since(6, 19)
         shift = space.geometry.shift
         for index in range(first >> shift, last >> shift):
             if index not in space.entries[PTE]:

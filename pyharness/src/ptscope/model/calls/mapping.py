@@ -219,6 +219,7 @@ def mremap(
         vma.shared,
         vma.flags,
         vma.anon_vma,
+        vma.guarded,
         vma.soft_dirty,
         vma.pkey,
     )

@@ -16,7 +16,7 @@ def fork(space: Space, slot: int) -> Space:
     """A child whose VMAs are those of the parent, not locked, and without its userfaultfd.
 
     Entries are copied where a fault could not bring them back: in VMAs that have had anonymous
-    pages or have bare frames (vma_needs_copy; up to 6.12 also where uffd-wp is on). Tables are
+    pages, bare frames or guards (vma_needs_copy; up to 6.12 also where uffd-wp is on). Tables are
     copied wherever the parent has them there, even empty ones. Of private pages both sides lose the
     permission to write, and exclusiveness (from 5.19); the child's entries are not accessed, and
     those of shared mappings not dirty (__copy_present_ptes).
@@ -27,7 +27,7 @@ def fork(space: Space, slot: int) -> Space:
     for vma in space.vmas:
         copy = replace(vma, flags=vma.flags - UFFD - {"locked"})
         child.vmas.append(copy)
-        if vma.anon_vma or vma.known:
+        if vma.anon_vma or vma.known or vma.guarded:
             _copy_tables(space, child, vma)
             _copy_entries(space, child, vma)
     for level in space.geometry.levels[1:]:

@@ -11,7 +11,7 @@ export RUN FILES TESTS
 boot_options = $(if $(KERNEL),--debian $(KERNEL)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(FILES),--files "$$FILES") $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages install uninstall build demo test matrix agree bench lint vm vm-shell vm-quick clean clean-cache
+.PHONY: help packages install uninstall build demo test matrix agree bench model-long lint vm vm-shell vm-quick clean clean-cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ agree: build ## the C decoder against the reference one: a million values for ea
 
 bench: packages ## what ways of reading page tables cost, in instructions (KERNEL='debian-6.12-amd64 ...')
 	@$(VM) bench $(foreach name,$(KERNEL),--debian $(name)) $(VMFLAGS)
+
+model-long: packages ## the model of memory management, 20000 steps on each kernel (KERNEL='debian-6.1-amd64 ...' STEPS=N SEED=N)
+	@$(VM) model $(foreach name,$(KERNEL),--debian $(name)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED)) $(VMFLAGS)
 
 lint: build ## ruff, mypy, the module's own checks
 	@scripts/lint.sh

@@ -27,6 +27,7 @@ PACKAGES = (
     "python3",
     "python3-cffi-backend",
     "python3-click",
+    "python3-hypothesis",
     "python3-psutil",
     "python3-pyroute2",
     "python3-pytest",

@@ -219,6 +219,13 @@ def bench(options: argparse.Namespace) -> int:
     return run_bench(options.debian or [], options.stall_memory)
 
 
+def model(options: argparse.Namespace) -> int:
+    """`model`."""
+    from .longmodel import run_model
+
+    return run_model(options.debian or [], options.steps, options.seed, options.jobs)
+
+
 def quick(options: argparse.Namespace) -> int:
     """`quick`."""
     from .quick import run_quick

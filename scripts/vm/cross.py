@@ -23,6 +23,8 @@ GLIBC = {"bookworm": (2, 36), "trixie": (2, 41)}
 """The C library of each suite guests have their user space from."""
 PROGRAMS = ("puppet", "churn", "failer", "loops", "speed", "walker")
 CORE = "_core.abi3.so"
+MODEL_PUPPET = "model/puppet"
+"""The program that the package itself has, as it is called below the package."""
 KEPT = 3
 
 
@@ -44,9 +46,12 @@ def check_glibc(path: Path, suite: str) -> None:
 
 def _inputs() -> tuple[list[Path], list[Path]]:
     """Files of the extension and of the programs."""
-    core = sorted(p for p in (package.SOURCE / "core").glob("*") if p.suffix in (".c", ".h", ".py"))
+    suffixes = (".c", ".h", ".py")
+    core = sorted(p for p in (package.SOURCE / "core").glob("*") if p.suffix in suffixes)
     guest = paths.TESTS / "guest"
-    return [*core, paths.KMOD / "ptscope.h"], sorted([*guest.glob("*.[ch]"), guest / "Makefile"])
+    model = package.SOURCE / f"{MODEL_PUPPET}.c"
+    programs = sorted([*guest.glob("*.[ch]"), guest / "Makefile"])
+    return [*core, model, paths.KMOD / "ptscope.h"], programs
 
 
 def _core(arch: Arch, folder: Path) -> None:
@@ -74,6 +79,18 @@ def _core(arch: Arch, folder: Path) -> None:
         ],
         shown=[folder],
         what=f"building {CORE} for {arch.name}",
+    )
+
+
+def _model_puppet(arch: Arch, folder: Path) -> None:
+    tools = toolchain()
+    source, program = folder / "model.c", folder / MODEL_PUPPET
+    shutil.copyfile(package.SOURCE / f"{MODEL_PUPPET}.c", source)
+    program.parent.mkdir()
+    tools.run(
+        [tools.compiler(arch), "-O2", "-std=gnu11", "-static", "-o", program, source],
+        shown=[folder],
+        what=f"building the model's puppet for {arch.name}",
     )
 
 
@@ -107,6 +124,7 @@ def build(kernel: Kernel) -> dict[str, Path]:
     def fill(partial: Path) -> None:
         say(f"building ptscope._core and the tests' programs for {arch.name}")
         _core(arch, partial)
+        _model_puppet(arch, partial)
         _programs(arch, partial)
 
     store.make_dir(final, fill, f"cross-{store.digest(str(home), arch.name)}")
@@ -114,5 +132,6 @@ def build(kernel: Kernel) -> dict[str, Path]:
     check_glibc(final / CORE, kernel.userland)
     return {
         CORE: final / CORE,
+        MODEL_PUPPET: final / MODEL_PUPPET,
         **{name: final / "tests" / "guest" / name for name in PROGRAMS},
     }

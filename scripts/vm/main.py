@@ -170,6 +170,17 @@ def parser() -> argparse.ArgumentParser:
         metavar="MIB",
         help="RAM of the guest with the 4 GiB process; from 5632 on its pages are real memory",
     )
+    model = command("model", commands.model, "the model of memory management, for many steps")
+    model.add_argument(
+        "--debian",
+        action="append",
+        metavar="NAME",
+        help="a kernel, more than one if given again; by default"
+        f" {', '.join(dict.fromkeys(name for name, _, _ in plan.MODEL_RUNS))}",
+    )
+    model.add_argument("--steps", type=_count, metavar="N", help="as many in each guest")
+    model.add_argument("--seed", type=_count, default=1, metavar="N")
+    model.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
     demo = command("demo", commands.demo, "walk a live process in a guest and compare with pagemap")
     _boot_options(demo)
     return top

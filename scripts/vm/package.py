@@ -16,6 +16,7 @@ CORE_INPUTS = (
     paths.PACKAGE / "pyproject.toml",
     paths.PACKAGE / "setup.py",
     SOURCE / "core",
+    SOURCE / "model" / "puppet.c",
     paths.KMOD / "ptscope.h",
 )
 

@@ -11,6 +11,7 @@ Guest tests learn where they run from the environment:
     PTSCOPE_VM_LAYOUT     the shipped layout that must equal the running kernel's
     PTSCOPE_VM_MODULE     what became of ptscope.ko: loaded, none, refused
     PTSCOPE_VM_RACE       seconds of race; 0 where there is none
+    PTSCOPE_VM_MODEL      steps for which the model has to agree; 0 where that is not asked
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ SCENARIO_FILES = (
     "test_programs.py",
     "test_race.py",
     "test_race_check.py",
+    "test_model.py",
     "test_speed.py",
     "test_bench.py",
     "test_failslab.py",
@@ -63,6 +65,8 @@ class Row:
     """Its clock counts instructions: see `Machine.icount`."""
     race: int = 0
     """Seconds for which page tables are changed and walked at the same time."""
+    model: int = 0
+    """Steps for which `ptscope model` has to agree with the kernel."""
     expect_splat: tuple[str, ...] = ()
     """What the kernel has to report once each, as patterns of a report's first line; the lack of
     one is a failure, as any other report is."""
@@ -98,6 +102,7 @@ class Row:
             "PTSCOPE_VM_LAYOUT": kernel.layout,
             "PTSCOPE_VM_MODULE": self.module,
             "PTSCOPE_VM_RACE": str(self.race),
+            "PTSCOPE_VM_MODEL": str(self.model),
         }
 
 
@@ -117,6 +122,12 @@ def race(arch: str, variant: str, seconds: int, prefix: str = "", *, check: bool
         race=seconds,
         prefix=prefix,
     )
+
+
+def model(arch: str, variant: str, steps: int, prefix: str = "") -> Row:
+    """The model against the kernel, for so many steps; with two nodes where they can be played."""
+    init = ("numa=fake=2",) if arch == "amd64" else ()
+    return Row("model", variant, ("test_model.py",), init=init, model=steps, prefix=prefix)
 
 
 # The longest first: two guests run at a time.
@@ -139,6 +150,7 @@ PLAN: tuple[Row, ...] = (
     Row(MAIN, "4-level", ()),
     race("amd64", "5-level", 30),
     race("amd64", "4-level-pti", 30),
+    model("amd64", "5-level", 400),
     # The same path must not become longer: instructions are counted.
     Row("icount", "5-level", ("test_speed.py",), icount=True),
     Row("bench", "5-level", ("test_bench.py",), icount=True),
@@ -181,7 +193,8 @@ ANY_VARIANT, ANY_KERNEL, ANY_MACHINE = "any_variant", "any_kernel", "any_machine
 
 
 def matrix_rows(kernel: Kernel, *, sparing: bool = False) -> tuple[Row, ...]:
-    """What `make matrix` boots for a kernel: all of `MAIN` in every variant, and some races.
+    """What `make matrix` boots for a kernel: all of `MAIN` in every variant, some races, and the
+    model.
 
     ``sparing`` leaves tests out that another row of the whole matrix has: what does not depend on
     levels or PTI runs in the kernel's first variant, what does not depend on the kernel on the
@@ -216,6 +229,11 @@ def matrix_rows(kernel: Kernel, *, sparing: bool = False) -> tuple[Row, ...]:
         rows.append(
             Row("bench", kernel.default_variant, ("test_bench.py",), icount=True, prefix=prefix)
         )
+    rows += [
+        model(kernel.arch, variant, steps, prefix)
+        for variant, steps in MATRIX_MODELS.get(kernel.name, {}).items()
+        if not sparing
+    ]
     return tuple(rows)
 
 
@@ -274,6 +292,22 @@ MATRIX_RACES: dict[str, dict[str, int]] = {
     "debian-7.2-riscv64": {"sv48": 30},
     CHECKING: {"5-level": 120},
 }
+
+# Variants and steps, for ONLY=: the whole matrix leaves them to `make model-long` (MODEL_RUNS).
+MATRIX_MODELS: dict[str, dict[str, int]] = {
+    "debian-6.1-amd64": {"4-level": 400, "pti": 200},
+    "debian-6.12-amd64": {"5-level": 400},
+}
+
+# What `make model-long` takes: kernel, variant, steps.
+MODEL_RUNS: tuple[tuple[str, str, int], ...] = (
+    ("debian-6.1-amd64", "5-level", 20_000),
+    ("debian-6.1-amd64", "4-level", 20_000),
+    ("debian-6.12-amd64", "5-level", 20_000),
+    ("debian-7.2-amd64", "5-level", 20_000),
+    ("debian-7.2-arm64", "lpa2", 5_000),
+    ("debian-7.2-riscv64", "sv57", 5_000),
+)
 
 # What the whole matrix spares itself. The kernel that checks itself is 6.12, too; and what is read
 # again when it has changed lies in user space and is the same for all.

@@ -84,7 +84,8 @@ def contents(bootable: Bootable) -> Contents:
     if platform.machine() not in ARCHES[kernel.arch].machine_names:
         # In place of what was built for this machine.
         for name, path in cross.build(kernel).items():
-            folder = f"{overlay.PACKAGES}/ptscope" if name == cross.CORE else "tests/guest"
+            of_package = name in (cross.CORE, cross.MODEL_PUPPET)
+            folder = f"{overlay.PACKAGES}/ptscope" if of_package else "tests/guest"
             built[f"{folder}/{name}"] = cpio.file(path, 0o755)
     if kernel.name == kernels.CHECKING:
         planted = module.build(fetched, fetched.release, planted=True)

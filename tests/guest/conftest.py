@@ -2,8 +2,9 @@
 """Fixtures of the tests that run inside a guest, as root, with the module loaded.
 
 The files named below need a guest that was started otherwise (without the module, with lockdown,
-with two CPUs for long, with a kernel that checks, with a clock that counts instructions); the
-harness names them when it starts such a guest, and a plain run of this directory leaves them out.
+with two NUMA nodes, with two CPUs for long, with a kernel that checks, with a clock that counts
+instructions); the harness names them when it starts such a guest, and a plain run of this directory
+leaves them out.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ collect_ignore = [
     "test_dkms.py",
     "test_lockdown_after.py",
     "test_lockdown_before.py",
+    "test_model.py",
     "test_nomodule.py",
     "test_plant.py",
     "test_ptdump.py",

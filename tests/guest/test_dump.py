@@ -113,7 +113,8 @@ def test_tables_by_level_are_vmpte(furnished: Puppet, layout: Layout) -> None:
             huge += 1
     counted = tables["pud"] + tables["pmd"] + tables["pte"] + huge
     assert huge == 2
-    assert tables["pte"] > 4
+    # The program, its mappings and its stack lie apart; what else does is chance with 16K pages.
+    assert tables["pte"] >= 3
     assert (tables["p4d"] > 0) is (witness.levels() == 5)
     assert counted * PAGE == witness.status_kb(furnished.pid, "VmPTE") * 1024
 

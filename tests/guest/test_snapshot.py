@@ -324,13 +324,17 @@ def test_a_target_that_goes_meanwhile_leaves_no_file(
 def test_no_room(puppet: Puppet, tmp_path: Path) -> None:
     work = small(puppet, 4096)
     puppet.touch("write", work, 4096)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(tmp_path)], check=True)
+    options = f"size={2 * PAGE}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(tmp_path)], check=True)
     try:
-        path = tmp_path / "a.pts"
-        result = command.run("dump", puppet.pid, "-o", path)
+        # With pages of 16K one of them is enough for a snapshot: none is left.
+        filler = tmp_path / "filler"
+        filler.write_bytes(bytes(2 * PAGE))
+        result = command.run("dump", puppet.pid, "-o", tmp_path / "a.pts")
         assert result.status == 74, result
         assert "No space left on device" in result.err
-        assert list(tmp_path.iterdir()) == []
+        assert list(tmp_path.iterdir()) == [filler]
+        filler.unlink()
         room = os.statvfs(tmp_path)
         assert room.f_bfree == room.f_blocks
     finally:

@@ -91,6 +91,11 @@ COMMANDS: dict[str, Row] = {
         "What faults, remaps and walks cost, proven by walks.",
         ("fault", "fault write cow-parent -o a.json", "walk", "compare a.json b.json"),
     ),
+    "model": Row(
+        "ptscope.cli.model:model",
+        "Predict every entry of a process that does random things.",
+        ("--steps 1000", "--seconds 60 --seed 7", "--source pagemap --only fork --only write"),
+    ),
 }
 
 

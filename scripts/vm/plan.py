@@ -314,6 +314,11 @@ MODEL_RUNS: tuple[tuple[str, str, int], ...] = (
 WHOLE_WITHOUT_RACE = ("debian-6.12-amd64",)
 WHOLE_RACE_CHECK = "debian-7.2-amd64"
 
-# Where `ptscope bench` is known to hold. What a fault has to do differs, so the oldest and the
-# newest kernel of an architecture are the next to be tried.
-MATRIX_BENCH = ("debian-6.1-amd64",)
+# Where `ptscope bench` is played: what a fault has to do differs with the kernel.
+MATRIX_BENCH = (
+    "debian-6.1-amd64",
+    "debian-6.12-amd64",
+    "debian-7.2-amd64",
+    "debian-7.2-arm64",
+    "debian-7.2-riscv64",
+)

@@ -2,19 +2,26 @@
 """Everything that `ptscope bench` can measure, once, with few samples.
 
 `python3 benchall.py` gives the result on stdout (pickle). Each run is a process of its own, so that
-the address space it is measured in has the same history.
+the address space it is measured in has the same history. `python3 benchall.py wait` makes the
+ground ready, says "ready", is busy for a while, in which a guest can be saved, and gives figures as
+JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pickle
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import witness
 from ptscope.bench.clock import calibrate
 from ptscope.bench.conditions import Conditions, gather
 from ptscope.bench.faults import FAULTS
@@ -28,6 +35,8 @@ from ptscope.bench.timing import pinned
 from ptscope.bench.walks import WALKS
 from ptscope.source.module import ModuleSource
 
+SAVING_SECONDS = 2.0
+RCU_NS = 30_000_000
 SAMPLES, FEW, ROUNDS = 9, 7, 3
 TIMEOUT = 600.0
 QUIET = {
@@ -40,6 +49,9 @@ QUIET = {
     "MALLOC_TOP_PAD_": str(64 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
+HUGETLB = Path(f"/sys/kernel/mm/hugepages/hugepages-{witness.HUGE >> 10}kB/nr_hugepages")
+RANDOMIZE = Path("/proc/sys/kernel/randomize_va_space")
+ZRAM = Path("/sys/block/zram0")
 SETTLED, TURNS, PATIENCE = 10, 20_000, 120
 
 
@@ -55,6 +67,21 @@ class Bench:
         return next(each for each in self.measured if each.name == name)
 
 
+@contextlib.contextmanager
+def ground() -> Iterator[None]:
+    """Swap, and pages of hugetlbfs."""
+    if "zram0" not in Path("/proc/swaps").read_text():
+        if not ZRAM.exists():
+            subprocess.run(["modprobe", "zram"], check=True)
+        (ZRAM / "disksize").write_text(str(64 << 20))
+        subprocess.run(["mkswap", "/dev/zram0"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["swapon", "/dev/zram0"], check=True)
+    before = HUGETLB.read_text()
+    HUGETLB.write_text(str(2 * SAMPLES))
+    yield
+    HUGETLB.write_text(before)
+
+
 def setting() -> Setting:
     """How it is measured, in this process."""
     source = ModuleSource.open()
@@ -66,6 +93,7 @@ def setting() -> Setting:
         serving_cpu=-1,
         samples=SAMPLES,
         rounds=ROUNDS,
+        rest=RCU_NS,
     )
 
 
@@ -108,9 +136,8 @@ def everything() -> Bench:
 
 def in_a_process() -> Bench:
     """The same, in a process of its own whose addresses are those of the next one too."""
-    randomize = Path("/proc/sys/kernel/randomize_va_space")
-    before = randomize.read_text()
-    randomize.write_text("0")
+    before = RANDOMIZE.read_text()
+    RANDOMIZE.write_text("0")
     try:
         done = subprocess.run(
             [sys.executable, __file__],
@@ -120,14 +147,46 @@ def in_a_process() -> Bench:
             env={**os.environ, **QUIET},
         )
     finally:
-        randomize.write_text(before)
+        RANDOMIZE.write_text(before)
     bench = pickle.loads(done.stdout)
     assert isinstance(bench, Bench)
     return bench
+
+
+def figures(bench: Bench) -> dict[str, object]:
+    """What two runs are compared by: medians in ns by scenario, None of what has none."""
+    return {
+        "grain": bench.conditions.facts["clock_ns_per_tick"],
+        "medians": {
+            each.name: statistics.median(each.values) if each.values and not each.refused else None
+            for each in bench.measured
+        },
+        "errors": [f"{each.name}: {each.errors[0]}" for each in bench.measured if each.errors],
+    }
+
+
+def after_a_while() -> None:
+    """Make ready, be busy, measure, print.
+
+    It waits for nothing from outside: when that comes is a matter of another clock.
+    """
+    if not QUIET.items() <= os.environ.items():
+        # What sets it is read when a program starts.
+        RANDOMIZE.write_text("0")
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **QUIET})
+    with ground():
+        print("ready", flush=True)
+        until = time.monotonic() + SAVING_SECONDS
+        while time.monotonic() < until:
+            pass
+        print(json.dumps(figures(everything())), flush=True)
 
 
 if __name__ == "__main__":
     # Not __main__: whoever reads the pickle knows the classes by the module's name.
     import benchall
 
-    sys.stdout.buffer.write(pickle.dumps(benchall.everything()))
+    if sys.argv[1:] == ["wait"]:
+        benchall.after_a_while()
+    else:
+        sys.stdout.buffer.write(pickle.dumps(benchall.everything()))

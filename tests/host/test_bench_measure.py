@@ -107,7 +107,8 @@ def test_a_scenario_that_did_not_happen_ends_with_1(
 
 
 def remap_names() -> list[str]:
-    return [row.name for row in REMAPS if row.content != "huge"]
+    # What only the module has is played in guests.
+    return [row.name for row in REMAPS if row.content not in ("huge", "device")]
 
 
 @pytest.mark.parametrize("name", remap_names())

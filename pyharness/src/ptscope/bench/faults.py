@@ -27,7 +27,7 @@ from ptscope.bench.looks import Expect, Eyes
 from ptscope.bench.memory import MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, RW
 from ptscope.bench.scenario import Scenario
 from ptscope.bench.stage import NotHere, Stage, Step
-from ptscope.bench.timing import RCU_NS, Action, take
+from ptscope.bench.timing import Action, take
 from ptscope.errors import PtscopeError
 from ptscope.source.known import KnownFrames, MapKind
 from ptscope.source.module import ModuleSource
@@ -151,12 +151,15 @@ def gigantic(stage: Stage) -> None:
 def file(flags: int, folder: bool, cached: str, prot: int = RW) -> Step:
     """A mapping of a file: shared memory, or a file in the folder for temporary ones.
 
-    `cached` says which pages are in the page cache before: `all`, `samples` or `none`.
+    `cached` says which pages are in the page cache before: `all`, `samples` or `none`; `reserved`:
+    all, but without content (fallocate).
     """
 
     def step(stage: Stage) -> None:
         stage.open_file(Path(tempfile.gettempdir()) if folder else None)
-        if cached != "none":
+        if cached == "reserved":
+            os.posix_fallocate(stage.fd, 0, stage.size)
+        elif cached != "none":
             _fill(stage, whole=cached == "all")
         stage.map(flags, prot)
         with contextlib.suppress(OSError):
@@ -489,6 +492,9 @@ FAULTS: tuple[Scenario, ...] = (
     Scenario("shm-new", "shared memory, new page", every_page,
           (file(MAP_SHARED, False, "none"), anchored), WRITE, NONE,
           Expect("leaf", writable=True, dirty=True)),
+    Scenario("shm-reserved", "shared memory, page of fallocate()", every_page,
+          (file(MAP_SHARED, False, "reserved"), anchored), WRITE, NONE,
+          Expect("leaf", writable=True, dirty=True)),
     Scenario("shm-read", "shared memory read, maps around", each_window,
           (file(MAP_SHARED, False, "all"), anchored_by_reading), READ, NONE, MAPPED,
           neighbour=MAPPED),
@@ -558,7 +564,7 @@ FAULTS: tuple[Scenario, ...] = (
     Scenario("device", "a device's page: vmf_insert_pfn()", every_page,
           (device("fault"), anchored), WRITE, NONE, Expect("leaf", writable=True)),
     Scenario("stack", "the stack grows by a page", every_page, (stack_like,),
-          replace(WRITE, rest=RCU_NS), NONE, FRESH),
+          WRITE, NONE, FRESH, changes_vmas=True),
     Scenario("signal-none", "SIGSEGV: PROT_NONE", second_page,
           (anonymous, anchored, written, protected(PROT_NONE)), SIGNAL_READ,
           Expect("protnone"), Expect("protnone", frame="same"), faults=0, result=1),

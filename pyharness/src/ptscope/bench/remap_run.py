@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ptscope.bench.remaps import Ground, Remap, release, size_text
 from ptscope.bench.result import Measured, Round, sort_samples
 from ptscope.bench.run import Setting, Tell, interrupts
 from ptscope.bench.stage import NotHere
-from ptscope.bench.timing import RCU_NS, Arena, Sample, reap
+from ptscope.bench.timing import Arena, Sample, reap
 
 MOST_BYTES = 256 << 20
 """Bytes that the samples of a round make ready in all, where that is more than two samples."""
@@ -90,12 +90,17 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
         count = setting.samples
     with ExitStack() as closing:
         skew = setting.geometry.page if scenario.skewed else 0
-        ground = Ground(setting.geometry, size, scenario.content, skew, scenario.device)
+        ground = Ground(
+            setting.geometry, size, scenario.content, skew, scenario.device, scenario.shared
+        )
         closing.callback(ground.close)
+        if ground.known is not None:
+            measured.stretches.add(ground.known.stretches)
         if scenario.content != "huge":
             # Also of what the timed call maps by itself.
             memory.call("prctl", PR_SET_THP_DISABLE, 1)
             closing.callback(memory.call, "prctl", PR_SET_THP_DISABLE, 0)
+        rehearsal = closing.enter_context(Rehearsal.of(scenario, ground, setting))
         arena = Arena(1)
         samples: list[Sample] = []
         flaws: list[str | None] = []
@@ -104,7 +109,7 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
         for _ in range(count):
             if fresh:
                 ground.make()
-            sample, flaw, freed, hit = _one_sample(scenario, ground, setting, arena)
+            sample, flaw, freed, hit = _one_sample(scenario, ground, rehearsal, setting, arena)
             samples.append(sample)
             flaws.append(flaw)
             hits += hit
@@ -118,18 +123,60 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
         return sort_samples(setting.clock, samples, flaws, interrupts=hits)
 
 
+class Rehearsal:
+    """What is timed, done to another range just before."""
+
+    def __init__(self, scenario: Remap, ground: Ground | None, setting: Setting) -> None:
+        """Without a ground nothing is done."""
+        self._scenario, self._ground, self._clock = scenario, ground, setting.clock.kind
+        self._arena = Arena(1)
+        self.freed = 0
+        """Bytes of tables that go by it."""
+        self.make()
+        before = table_bytes(os.getpid())
+        self.play()
+        self.freed = before - table_bytes(os.getpid())
+
+    @classmethod
+    @contextmanager
+    def of(cls, scenario: Remap, ground: Ground, setting: Setting) -> Iterator[Rehearsal]:
+        """For a scenario on a ground; its own is taken away afterwards."""
+        if not scenario.rehearsed:
+            yield cls(scenario, None, setting)
+            return
+        skew = setting.geometry.page * scenario.skewed
+        own = Ground(setting.geometry, ground.size, "one", skew, shared=scenario.shared, number=1)
+        try:
+            yield cls(scenario, own, setting)
+        finally:
+            own.close()
+
+    def make(self) -> None:
+        """Have its range ready."""
+        if self._ground is not None:
+            self._ground.make()
+
+    def play(self) -> None:
+        """Do it; that it fails shows in the real one."""
+        if self._ground is not None:
+            self._arena.fill([self._ground.old])
+            self._arena.take(self._clock, self._scenario.action(self._ground))
+
+
 def _one_sample(
-    scenario: Remap, ground: Ground, setting: Setting, arena: Arena
+    scenario: Remap, ground: Ground, rehearsal: Rehearsal, setting: Setting, arena: Arena
 ) -> tuple[Sample, str | None, int, int]:
     """One sample, what did not happen, the tables that went, and the interrupts."""
     eyes, own = setting.eyes, os.getpid()
-    action = replace(scenario.action(ground), spin=setting.spin, rest=RCU_NS)
+    action = replace(scenario.action(ground), spin=setting.spin, rest=setting.rest)
     before = eyes.look(own, ground.probes(ground.old))
     there = eyes.look(own, ground.probes(ground.new))
+    rehearsal.make()
     hits, tables = interrupts(setting.cpu), table_bytes(own)
     arena.fill([ground.old])
+    rehearsal.play()
     (sample,) = arena.take(setting.clock.kind, action)
-    freed = (tables - table_bytes(own)) // ground.page
+    freed = (tables - table_bytes(own) - rehearsal.freed) // ground.page
     hits = interrupts(setting.cpu) - hits
     at_old = eyes.look(own, ground.probes(ground.old))
     at_new = eyes.look(own, ground.probes(ground.new))

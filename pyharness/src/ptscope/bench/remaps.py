@@ -24,7 +24,7 @@ from ptscope.bench.stage import NotHere
 from ptscope.bench.timing import Action
 from ptscope.source.known import KnownFrames, MapKind
 
-Content = Literal["pages", "nothing", "sparse", "huge", "device"]
+Content = Literal["pages", "nothing", "sparse", "huge", "device", "one"]
 Fate = Literal["same", "none", "fresh", "moved", "half"]
 
 K, M, G = 1 << 10, 1 << 20, 1 << 30
@@ -34,6 +34,8 @@ SIZES = (4 * K, 16 * K, 64 * K, 256 * K, 1 * M, 2 * M, 8 * M, 32 * M, 128 * M, 5
 @dataclass
 class Ground:
     """Where one scenario is played: a range at `old`, and a place for it at `new`.
+
+    `number` tells grounds apart that are there at a time. `shared`: it is shared memory.
 
     Both lie far from all other mappings, each at the beginning of what a PUD entry maps, `new`
     `skew` bytes after it. A page in another such range keeps the tables above them. With `device`
@@ -45,6 +47,8 @@ class Ground:
     content: Content
     skew: int = 0
     device: MapKind | None = None
+    shared: bool = False
+    number: int = 0
     old: int = 0
     new: int = 0
     known: KnownFrames | None = None
@@ -53,7 +57,7 @@ class Ground:
         pud = self.geometry.pud
         # Room for a range that grows, and a whole PUD without anything on both sides.
         step = (2 + -(-2 * self.size // pud)) * pud
-        start = -(-LOW // pud) * pud
+        start = -(-LOW // pud) * pud + self.number * 4 * step
         self.old, self.new = start + step, start + 2 * step + self.skew
         if self.new + 2 * step > self.geometry.user_end:
             raise NotHere("the address space is too small")
@@ -77,7 +81,7 @@ class Ground:
     @property
     def stride(self) -> int:
         """Bytes from one page that is there to the next."""
-        spread = {"sparse": self.geometry.pmd, "huge": self.geometry.pmd}
+        spread = {"sparse": self.geometry.pmd, "huge": self.geometry.pmd, "one": self.size}
         return spread.get(self.content, self.page)
 
     @property
@@ -93,7 +97,8 @@ class Ground:
             if self.device == "fault":
                 memory.call("mmap", *self.device_call())
             return
-        memory.map_memory(self.size, memory.ANON | memory.MAP_FIXED_NOREPLACE, at=self.old)
+        kind = memory.SHARED if self.shared else memory.ANON
+        memory.map_memory(self.size, kind | memory.MAP_FIXED_NOREPLACE, at=self.old)
         advice = memory.MADV_HUGEPAGE if self.content == "huge" else memory.MADV_NOHUGEPAGE
         try:
             memory.advise(self.old, self.size, advice)
@@ -152,7 +157,8 @@ class Remap:
     the new address. `freed` counts the tables that go, None: that is told, not judged. `faults` are
     those the kernel counts, None: that depends. `device`: it is played on known frames, which each
     entry has to show, mapped in this way. `undo` has the range as it was; without it the
-    range is made anew for each sample.
+    range is made anew for each sample. `rehearsed`: what is timed is done to another range of the
+    size, with one page, just before, so that the caches hold the kernel's code and data for it.
     """
 
     name: str
@@ -169,8 +175,10 @@ class Remap:
     least: Callable[[Geometry], int] = lambda geometry: geometry.page
     below: Callable[[Geometry], int] | None = None
     skewed: bool = False
+    shared: bool = False
     undo: Callable[[Ground], None] | None = None
     forks: bool = False
+    rehearsed: bool = True
     device: MapKind | None = None
     since: tuple[int, int] = (0, 0)
 
@@ -253,6 +261,10 @@ REMAPS: tuple[Remap, ...] = (
           "pud", result=_new, least=_pud, undo=_swap, since=(5, 11)),
     Remap("move-skewed", "mremap to a page further: by entries", "pages", _move(), "none", "moved",
           "pte", result=_new, least=_pmd, skewed=True, undo=_swap),
+    Remap("move-shm", "mremap of shared memory, by PMDs", "pages", _move(), "none", "moved",
+          "pmd", result=_new, least=_pmd, below=_pud, shared=True, undo=_swap),
+    Remap("move-shm-skewed", "the same to a page further: by entries", "pages", _move(), "none",
+          "moved", "pte", result=_new, least=_pmd, shared=True, skewed=True, undo=_swap),
     Remap("move-empty", "mremap, nothing there to move", "nothing", _move(), "none", "none",
           result=_new, undo=_swap),
     Remap("move-huge", "mremap of huge pages", "huge", _move(), "none", "moved", "pmd",
@@ -276,17 +288,19 @@ REMAPS: tuple[Remap, ...] = (
     Remap("fork", "fork of this process, by its size", "pages",
           lambda ground: Action(lib.PTSCOPE_DO_FORK), "same", writable=False,
           # The caller's own stack is shared then, and copied at once.
-          faults=lambda ground: None, result=lambda ground: None, undo=_protect_again, forks=True),
+          faults=lambda ground: None, result=lambda ground: None, undo=_protect_again, forks=True,
+          rehearsed=False),
     Remap("mlock", "mlock, nothing there", "nothing",
-          lambda ground: _call("mlock", ground.old, ground.size), "fresh", faults=_pages),
+          lambda ground: _call("mlock", ground.old, ground.size), "fresh", faults=_pages,
+          rehearsed=False),
     Remap("device-remap", "mmap, remap_pfn_range()", "device", _map_device, "fresh",
-          result=_old, device="remap"),
+          result=_old, device="remap", rehearsed=False),
     Remap("device-insert", "mmap, vm_insert_page() of the same", "device", _map_device, "fresh",
-          result=_old, device="insert"),
+          result=_old, device="insert", rehearsed=False),
     Remap("device-fault", "a fault for each: vmf_insert_pfn()", "device", _touch, "fresh",
-          faults=_pages, device="fault"),
+          faults=_pages, device="fault", rehearsed=False),
     Remap("populate", "mmap, MAP_POPULATE", "nothing", _populate, "fresh", faults=_pages,
-          result=_old),
+          result=_old, rehearsed=False),
 )  # fmt: skip
 
 

@@ -62,6 +62,8 @@ class Measured:
     proven_by: str = ""
     family: str = ""
     """The name without the size: what one line is fitted through."""
+    stretches: set[int] = field(default_factory=set)
+    """Of frames that follow each other, of which known frames were made up in a round."""
     inside: Inside | None = None
     """What one more round with probes has shown, where that was asked for."""
 

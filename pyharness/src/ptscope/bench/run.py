@@ -25,7 +25,10 @@ Tell = Callable[[str], None]
 class Setting:
     """How it is measured. `samples` of each round, `serving_cpu` for threads that answer.
 
-    `spin` is for tests: so many empty loops are added to what is timed.
+    `spin` is for tests: so many empty loops are added to what is timed. So is `rest`, in ns, before
+    samples that change VMAs: until the kernel has freed what waited for readers to be done (RCU),
+    as the cost of a node of their tree depends on what was freed just before. Where instructions
+    are counted it makes figures steady; a real CPU wakes up from it cold, at ten times the cost.
     """
 
     clock: Clock
@@ -36,6 +39,7 @@ class Setting:
     samples: int
     rounds: int
     spin: int = 0
+    rest: int = 0
 
     def stage(self, most: int = 1 << 30) -> Stage:
         """A stage for one round."""
@@ -87,7 +91,8 @@ def one_round(
 ) -> Round:
     """One round. Raises NotHere when the scenario cannot be played here."""
     with setting.stage(scenario.most) as stage:
-        stage.action = replace(scenario.action, spin=setting.spin)
+        rest = setting.rest if scenario.changes_vmas else 0
+        stage.action = replace(scenario.action, spin=setting.spin, rest=rest)
         stage.lay_out(scenario.stride(stage))
         play(scenario.steps, stage)
         eyes, addresses, count = setting.eyes, stage.addresses, len(stage.addresses)

@@ -21,6 +21,7 @@ class Scenario:
     `waits`: the thread gives up the CPU in it, so that is no disturbance. `most`: samples a round,
     the first `firsts` of which are apart.
     `alters`: the setting of the whole machine that is changed meanwhile, so it has to be asked for.
+    `changes_vmas`: see `Setting.rest`.
     """
 
     name: str
@@ -39,3 +40,4 @@ class Scenario:
     most: int = 1 << 30
     firsts: int = 1
     alters: str | None = None
+    changes_vmas: bool = False

@@ -109,7 +109,8 @@ class Stage:
                 return memory.reserve(self.size, align)
         if self.geometry.user_end <= FIRST_HIGH:
             raise NotHere("the address space is too small")
-        place = max(FIRST_HIGH, align)
+        # Not the first of them: for arm64 it is still an ordinary one.
+        place = max(2 * FIRST_HIGH, align)
         try:
             return memory.map_memory(self.size, flags, memory.PROT_NONE, at=place)
         except OSError as error:

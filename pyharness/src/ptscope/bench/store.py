@@ -91,6 +91,8 @@ def _benchmark(each: Measured) -> dict[str, object]:
     }
     if each.tables:
         facts["tables"] = _numbers(each.tables)
+    if each.stretches:
+        facts["stretches_of_frames"] = _numbers(each.stretches)
     if each.family:
         facts["family"] = each.family
     if each.size is not None:

@@ -14,10 +14,6 @@ from typing import Any
 from ptscope._core import ffi, lib
 from ptscope.errors import Unsupported
 
-RCU_NS = 30_000_000
-"""A rest after which the kernel has freed what waited for readers to be done (RCU). What changes
-VMAs allocates nodes of their tree, at a cost that depends on what was freed just before."""
-
 
 @dataclass(frozen=True)
 class Action:

@@ -332,6 +332,13 @@ static void warm_up(int clock, const __u64 *addresses, __u64 count, struct ptsco
 		run_samples(clock, acts[harmless[i]], &getppid_call, ours, 4, few);
 }
 
+/* The same for the handler's code and the stack that a signal needs, some KiB on arm64. */
+static void warm_up_signal(void)
+{
+	if (!sigsetjmp(segv_back, 0))
+		syscall(SYS_tgkill, syscall(SYS_getpid), syscall(SYS_gettid), SIGSEGV);
+}
+
 /* 0, or the negative error: an action that is none, or a handler that cannot be set. */
 int ptscope_sample_run(int clock, const struct ptscope_action *action, const __u64 *addresses,
 		       __u64 count, struct ptscope_sample *samples)
@@ -346,6 +353,8 @@ int ptscope_sample_run(int clock, const struct ptscope_action *action, const __u
 	if (signals && sigaction(SIGSEGV, &ours, &theirs))
 		return -errno;
 	warm_up(clock, addresses, count, samples);
+	if (signals)
+		warm_up_signal();
 	run_samples(clock, acts[action->kind], action, addresses, count, samples);
 	if (signals)
 		sigaction(SIGSEGV, &theirs, NULL);

@@ -104,6 +104,12 @@ class KnownFrames(AbstractContextManager["KnownFrames"]):
         self.addresses = addresses
         """Physical address of each page, in bytes."""
 
+    @property
+    def stretches(self) -> int:
+        """How many stretches of frames that follow each other they are."""
+        ends = (address + mmap.PAGESIZE for address in self.addresses)
+        return 1 + sum(end != then for end, then in zip(ends, self.addresses[1:], strict=False))
+
     @classmethod
     def allocate(
         cls,

@@ -56,9 +56,10 @@ def _table(group: str, measured: Sequence[Measured]) -> Iterator[str]:
         f" {spark:<{SPARK}}  tables"
     )
     told: set[str] = set()
+    reasons: dict[str, str] = {}
     for family, members in _families(measured):
         for each in members:
-            yield from _line(each)
+            yield from _line(each, reasons)
             if each.inside is not None:
                 yield from _inside(each.inside, told)
         yield from _fitted(family, members)
@@ -130,12 +131,14 @@ def signed_time(ns: float) -> str:
     return f"-{time_text(-ns)}" if ns < 0 else time_text(ns)
 
 
-def _line(each: Measured) -> Iterator[str]:
+def _line(each: Measured, reasons: dict[str, str]) -> Iterator[str]:
+    """`reasons` are those that were told before, and of what."""
     why = why_missing(each)
     if why is not None:
         colour = "red" if each.errors else "bright_black"
-        remedy = f" ({each.remedy})" if each.remedy else ""
-        head, *more = labelled_at(NAME, each.name, why + remedy)
+        whole = f"{why} ({each.remedy})" if each.remedy else why
+        first = reasons.setdefault(whole, each.name)
+        head, *more = labelled_at(NAME, each.name, whole if first == each.name else f"as {first}")
         yield click.style(head, fg=colour)
         yield from more
         return

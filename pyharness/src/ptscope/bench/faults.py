@@ -23,12 +23,12 @@ from pathlib import Path
 
 from ptscope._core import lib
 from ptscope.bench import memory
+from ptscope.bench.known import known_frames
 from ptscope.bench.looks import Expect, Eyes
 from ptscope.bench.memory import MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, RW
 from ptscope.bench.scenario import Scenario
 from ptscope.bench.stage import NotHere, Stage, Step
 from ptscope.bench.timing import Action, take
-from ptscope.errors import PtscopeError
 from ptscope.source.known import KnownFrames, MapKind
 from ptscope.source.module import ModuleSource
 
@@ -166,14 +166,6 @@ def file(flags: int, folder: bool, cached: str, prot: int = RW) -> Step:
             memory.advise(stage.base, stage.size, memory.MADV_NOHUGEPAGE)
 
     return step
-
-
-def known_frames(pages: int) -> KnownFrames:
-    """Pages of the module's device, whose frames it tells. Raises NotHere when there are none."""
-    try:
-        return KnownFrames.allocate(pages)
-    except PtscopeError as error:
-        raise NotHere(error.cause, error.remedy) from None
 
 
 def device(kind: MapKind) -> Step:

@@ -41,15 +41,25 @@ def measure_remap(
     fitting = [size for size in sizes if scenario.fits(size, setting.geometry)]
     if not fitting:
         return [_unavailable(scenario, setting, "none of the sizes fits")]
+    if scenario.device is not None:
+        # All sizes, and the other ways to map them, are to have the same frames.
+        most = max((each for each in fitting if _playable(scenario, each, setting)), default=0)
+        try:
+            setting.frames.reserve(max(1, most // setting.geometry.page))
+        except NotHere as error:
+            return [_unavailable(scenario, setting, error.cause, error.remedy)]
     return [_measure_size(scenario, size, setting, tell) for size in fitting]
 
 
-def _unavailable(scenario: Remap, setting: Setting, why: str) -> Measured:
+def _unavailable(
+    scenario: Remap, setting: Setting, why: str, remedy: str | None = None
+) -> Measured:
     return Measured(
         scenario.name,
         scenario.title,
         proven_by=setting.eyes.source.name,
         unavailable=why,
+        remedy=remedy,
         family=scenario.name,
     )
 
@@ -75,10 +85,21 @@ def _measure_size(scenario: Remap, size: int, setting: Setting, tell: Tell) -> M
     return measured
 
 
+def _playable(scenario: Remap, size: int, setting: Setting) -> bool:
+    """Whether there is memory for it."""
+    try:
+        _check_memory(scenario, size, setting)
+    except NotHere:
+        return False
+    return True
+
+
 def _check_memory(scenario: Remap, size: int, setting: Setting) -> None:
     need = setting.geometry.page * (size // setting.geometry.pmd)
     if scenario.content in ("pages", "huge") or scenario.at_old == "fresh":
         need = size
+    if scenario.device is not None and setting.frames.has(size // setting.geometry.page):
+        return
     free = available_bytes()
     if need > free // PART_OF_MEMORY:
         raise NotHere(f"it takes {need >> 20} MiB, and a quarter of {free >> 20} MiB may be used")
@@ -90,12 +111,20 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
         count = setting.samples
     with ExitStack() as closing:
         skew = setting.geometry.page if scenario.skewed else 0
+        pages = size // setting.geometry.page
+        known = None if scenario.device is None else setting.frames.reserve(pages)
         ground = Ground(
-            setting.geometry, size, scenario.content, skew, scenario.device, scenario.shared
+            setting.geometry,
+            size,
+            scenario.content,
+            skew,
+            scenario.device,
+            known,
+            scenario.shared,
         )
         closing.callback(ground.close)
-        if ground.known is not None:
-            measured.stretches.add(ground.known.stretches)
+        if known is not None:
+            measured.stretches.add(known.stretches(pages))
         if scenario.content != "huge":
             # Also of what the timed call maps by itself.
             memory.call("prctl", PR_SET_THP_DISABLE, 1)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ptscope._core import lib
 from ptscope.bench import memory
-from ptscope.bench.faults import LOW, known_frames
+from ptscope.bench.faults import LOW
 from ptscope.bench.memory import (
     MREMAP_DONTUNMAP,
     MREMAP_FIXED,
@@ -39,7 +39,7 @@ class Ground:
 
     Both lie far from all other mappings, each at the beginning of what a PUD entry maps, `new`
     `skew` bytes after it. A page in another such range keeps the tables above them. With `device`
-    it is a mapping of pages whose frames the module tells, made in this way.
+    it is a mapping of the first of the `known` pages of the module's device, made in this way.
     """
 
     geometry: Geometry
@@ -47,11 +47,11 @@ class Ground:
     content: Content
     skew: int = 0
     device: MapKind | None = None
+    known: KnownFrames | None = None
     shared: bool = False
     number: int = 0
     old: int = 0
     new: int = 0
-    known: KnownFrames | None = None
 
     def __post_init__(self) -> None:
         pud = self.geometry.pud
@@ -61,8 +61,6 @@ class Ground:
         self.old, self.new = start + step, start + 2 * step + self.skew
         if self.new + 2 * step > self.geometry.user_end:
             raise NotHere("the address space is too small")
-        if self.device is not None:
-            self.known = known_frames(self.pages)
         self.anchor = start
         flags = memory.ANON | memory.MAP_FIXED_NOREPLACE
         memory.map_memory(self.page, flags, at=self.anchor)
@@ -132,8 +130,6 @@ class Ground:
         with contextlib.suppress(OSError):
             self.clear()
             memory.unmap(self.anchor, self.page)
-        if self.known is not None:
-            self.known.close()
 
     def probes(self, start: int) -> list[int]:
         """Addresses to look at: the ends, and some between."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from ptscope.bench.clock import Clock
+from ptscope.bench.known import Frames
 from ptscope.bench.looks import Eyes, Look, differences, table_bytes
 from ptscope.bench.memory import Geometry
 from ptscope.bench.result import Measured, Round, sort_samples
@@ -40,6 +41,7 @@ class Setting:
     rounds: int
     spin: int = 0
     rest: int = 0
+    frames: Frames = field(default_factory=Frames)
 
     def stage(self, most: int = 1 << 30) -> Stage:
         """A stage for one round."""

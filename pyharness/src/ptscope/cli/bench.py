@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -213,6 +214,7 @@ def _measure(
     """Measure and show; the exit status."""
     from ptscope.bench.clock import calibrate
     from ptscope.bench.conditions import gather
+    from ptscope.bench.known import Frames
     from ptscope.bench.looks import Eyes
     from ptscope.bench.memory import Geometry
     from ptscope.bench.run import Setting
@@ -228,7 +230,7 @@ def _measure(
     cpu = cpus[-1] if options["cpu"] is None else options["cpu"]
     if cpu not in cpus:
         raise UsageError(f"CPU {cpu} is not one this process may run on", f"those are {cpus}")
-    with pinned(cpu), Ticker() as ticker:
+    with pinned(cpu), Ticker() as ticker, closing(Frames()) as frames:
         ticker.tell("comparing clocks")
         clock = calibrate()
         setting = Setting(
@@ -239,6 +241,7 @@ def _measure(
             serving_cpu=next((each for each in cpus if each != cpu), -1),
             samples=samples,
             rounds=options["rounds"],
+            frames=frames,
         )
         conditions = gather(clock, setting.geometry, source.name, cpu)
         measured = run(setting, ticker)

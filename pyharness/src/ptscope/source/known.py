@@ -8,6 +8,7 @@ to give. They are freed when the file is closed and no mapping of it is left.
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import os
 import struct
@@ -104,11 +105,10 @@ class KnownFrames(AbstractContextManager["KnownFrames"]):
         self.addresses = addresses
         """Physical address of each page, in bytes."""
 
-    @property
-    def stretches(self) -> int:
-        """How many stretches of frames that follow each other they are."""
-        ends = (address + mmap.PAGESIZE for address in self.addresses)
-        return 1 + sum(end != then for end, then in zip(ends, self.addresses[1:], strict=False))
+    def stretches(self, pages: int) -> int:
+        """How many stretches of frames that follow each other the first `pages` are."""
+        pairs = itertools.pairwise(self.addresses[:pages])
+        return 1 + sum(first + mmap.PAGESIZE != then for first, then in pairs)
 
     @classmethod
     def allocate(

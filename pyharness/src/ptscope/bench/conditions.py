@@ -34,7 +34,7 @@ SETTINGS: tuple[tuple[str, str], ...] = (
 )
 EMULATED = "emulated, not comparable with hardware"
 WARMTH = (
-    "warm: one sample follows the other, with a getrusage() between; first samples apart"
+    "code warm, by the sample before or a rehearsal; data cold, in no cache of the CPU's own"
 )
 
 

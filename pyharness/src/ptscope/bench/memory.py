@@ -7,7 +7,9 @@ The numbers are those of include/uapi/asm-generic/mman*.h, which x86-64, arm64 a
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +77,30 @@ def reserve(size: int, align: int, offset: int = 0) -> int:
     if base + size < start + whole:
         unmap(base + size, start + whole - base - size)
     return base
+
+
+CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+CACHE_BYTES = 2 << 20
+"""Of a second-level cache, where the kernel does not tell."""
+LINE = 64
+
+
+@functools.cache
+def _elsewhere() -> tuple[int, int]:
+    """Memory twice as large as the second-level cache: address and size in bytes."""
+    try:
+        found = re.fullmatch(r"(\d+)K", CACHE.read_text().strip())
+    except OSError:
+        found = None
+    size = 2 * (CACHE_BYTES if found is None else int(found[1]) << 10)
+    return map_memory(size), size
+
+
+def work_elsewhere() -> None:
+    """Write to other memory, so that what is measured next finds its data in no cache of the CPU's
+    own, however long ago it was used."""
+    address, size = _elsewhere()
+    touch(address, size, LINE, write=True)
 
 
 def touch(address: int, size: int, stride: int, write: bool) -> None:

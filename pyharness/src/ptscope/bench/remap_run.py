@@ -16,7 +16,7 @@ from ptscope.bench.remaps import Ground, Remap, release, size_text
 from ptscope.bench.result import Measured, Round, sort_samples
 from ptscope.bench.run import Setting, Tell, interrupts
 from ptscope.bench.stage import NotHere
-from ptscope.bench.timing import Arena, Sample, reap
+from ptscope.bench.timing import Action, Arena, Sample, reap
 
 MOST_BYTES = 256 << 20
 """Bytes that the samples of a round make ready in all, where that is more than two samples."""
@@ -130,6 +130,7 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
             memory.call("prctl", PR_SET_THP_DISABLE, 1)
             closing.callback(memory.call, "prctl", PR_SET_THP_DISABLE, 0)
         rehearsal = closing.enter_context(Rehearsal.of(scenario, ground, setting))
+        memory.work_elsewhere()  # its own first time makes tables
         arena = Arena(1)
         samples: list[Sample] = []
         flaws: list[str | None] = []
@@ -157,14 +158,15 @@ class Rehearsal:
 
     def __init__(self, scenario: Remap, ground: Ground | None, setting: Setting) -> None:
         """Without a ground nothing is done."""
-        self._scenario, self._ground, self._clock = scenario, ground, setting.clock.kind
-        self._arena = Arena(1)
+        self._scenario, self._ground = scenario, ground
         self.freed = 0
-        """Bytes of tables that go by it."""
-        self.make()
-        before = table_bytes(os.getpid())
-        self.play()
-        self.freed = before - table_bytes(os.getpid())
+        """Bytes of tables that go when it is made ready and done again."""
+        for _ in range(2):
+            before = table_bytes(os.getpid())
+            action = self.make()
+            if action is not None:
+                Arena(1).take(setting.clock.kind, action)
+            self.freed = before - table_bytes(os.getpid())
 
     @classmethod
     @contextmanager
@@ -180,16 +182,12 @@ class Rehearsal:
         finally:
             own.close()
 
-    def make(self) -> None:
-        """Have its range ready."""
-        if self._ground is not None:
-            self._ground.make()
-
-    def play(self) -> None:
-        """Do it; that it fails shows in the real one."""
-        if self._ground is not None:
-            self._arena.fill([self._ground.old])
-            self._arena.take(self._clock, self._scenario.action(self._ground))
+    def make(self) -> Action | None:
+        """Have its range ready; what is to be done to it."""
+        if self._ground is None:
+            return None
+        self._ground.make()
+        return self._scenario.action(self._ground)
 
 
 def _one_sample(
@@ -200,11 +198,11 @@ def _one_sample(
     action = replace(scenario.action(ground), spin=setting.spin, rest=setting.rest)
     before = eyes.look(own, ground.probes(ground.old))
     there = eyes.look(own, ground.probes(ground.new))
-    rehearsal.make()
     hits, tables = interrupts(setting.cpu), table_bytes(own)
     arena.fill([ground.old])
-    rehearsal.play()
-    (sample,) = arena.take(setting.clock.kind, action)
+    rehearsed = rehearsal.make()
+    memory.work_elsewhere()
+    (sample,) = arena.take(setting.clock.kind, action, rehearsed)
     freed = (tables - table_bytes(own) - rehearsal.freed) // ground.page
     hits = interrupts(setting.cpu) - hits
     at_old = eyes.look(own, ground.probes(ground.old))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from ptscope.bench import memory
 from ptscope.bench.clock import Clock
 from ptscope.bench.known import Frames
 from ptscope.bench.looks import Eyes, Look, differences, table_bytes
@@ -101,6 +102,7 @@ def one_round(
         before = eyes.look(stage.pid, addresses)
         tables = table_bytes(stage.pid)
         hits = interrupts(setting.cpu)
+        memory.work_elsewhere()
         with nullcontext() if watch is None else watch.around(stage.pid):
             if scenario.in_child:
                 assert stage.child is not None

@@ -93,10 +93,14 @@ class Arena:
             for each in (self.samples[number] for number in range(self.count))
         ]
 
-    def take(self, clock: int, action: Action) -> list[Sample]:
-        """Do the action on each address in turn, in this process."""
+    def take(self, clock: int, action: Action, rehearsal: Action | None = None) -> list[Sample]:
+        """Do the action on each address in turn, in this process.
+
+        The rehearsal is done just before each, so that the caches have what the kernel needs.
+        """
+        before = ffi.NULL if rehearsal is None else _c_action(rehearsal)
         error = lib.ptscope_sample_run(
-            clock, _c_action(action), self.addresses, self.count, self.samples
+            clock, _c_action(action), before, self.addresses, self.count, self.samples
         )
         if error:
             raise OSError(-error, os.strerror(-error))

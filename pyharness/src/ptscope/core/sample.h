@@ -67,7 +67,7 @@ struct ptscope_sample {
 
 __s64 ptscope_call(__u32 call, const __u64 *arguments);
 
-int ptscope_sample_run(int clock, const struct ptscope_action *action, const __u64 *addresses, __u64 count, struct ptscope_sample *samples);
+int ptscope_sample_run(int clock, const struct ptscope_action *action, const struct ptscope_action *rehearsal, const __u64 *addresses, __u64 count, struct ptscope_sample *samples);
 
 int ptscope_child_run(int clock, const struct ptscope_action *action, const __u64 *addresses, __u64 count, struct ptscope_sample *samples);
 

@@ -134,20 +134,27 @@ def everything() -> Bench:
         return Bench(gather(how.clock, how.geometry, "module", 0), measured)
 
 
-def in_a_process() -> Bench:
-    """The same, in a process of its own whose addresses are those of the next one too."""
+@contextlib.contextmanager
+def quiet() -> Iterator[dict[str, str]]:
+    """The environment of a process whose addresses are those of the next one too."""
     before = RANDOMIZE.read_text()
     RANDOMIZE.write_text("0")
     try:
+        yield {**os.environ, **QUIET}
+    finally:
+        RANDOMIZE.write_text(before)
+
+
+def in_a_process() -> Bench:
+    """The same, in a process of its own."""
+    with quiet() as environment:
         done = subprocess.run(
             [sys.executable, __file__],
             stdout=subprocess.PIPE,
             check=True,
             timeout=TIMEOUT,
-            env={**os.environ, **QUIET},
+            env=environment,
         )
-    finally:
-        RANDOMIZE.write_text(before)
     bench = pickle.loads(done.stdout)
     assert isinstance(bench, Bench)
     return bench

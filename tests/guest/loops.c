@@ -7,7 +7,7 @@
  * Each time is taken by itself, with the kernel's counts looked at in between,
  * as one does who wants to know what each of them was.
  *
- *   loops NAME COUNT [VMAS]     prints one time a line, in ns, without the clock's own
+ *   loops NAME COUNT [VMAS [cold]]     prints one time a line, in ns, without the clock's own
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -143,6 +143,7 @@ int main(int count_of_words, char **words)
 	const char *name = count_of_words > 1 ? words[1] : "";
 	long count = count_of_words > 2 ? atol(words[2]) : 64, own, start;
 	long *times = calloc(count, sizeof(*times));
+	int cold = count_of_words > 4 && !strcmp(words[4], "cold");
 	struct rusage usage;
 	char *place;
 
@@ -221,7 +222,10 @@ int main(int count_of_words, char **words)
 		from[-3 * (long)far] = 1;
 		madvise(from, size, MADV_NOHUGEPAGE);
 		fill(from, atol(name + 5));
-		/* Another range, with one page, is moved just before: code is warm, data is not. */
+		/*
+		 * cold: another range, with one page, is moved just before, and other memory is
+		 * worked on before that.  Code is warm then, data are not.
+		 */
 		if (mmap(warm, size, PROT_READ | PROT_WRITE, flags, -1, 0) != warm) {
 			perror("mmap");
 			return 1;
@@ -231,16 +235,19 @@ int main(int count_of_words, char **words)
 		for (long i = 0; i < count; i++) {
 			char *other;
 
-			elsewhere();
-			for (int call = 0; call < 16; call++)
-				now(), getppid(), getrusage(RUSAGE_SELF, &usage);
-			if (mremap(warm, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, away) != away) {
-				perror("mremap");
-				return 1;
+			if (cold) {
+				elsewhere();
+				for (int call = 0; call < 16; call++)
+					now(), getppid(), getrusage(RUSAGE_SELF, &usage);
+				if (mremap(warm, size, size, MREMAP_MAYMOVE | MREMAP_FIXED,
+					   away) != away) {
+					perror("mremap");
+					return 1;
+				}
+				other = warm;
+				warm = away;
+				away = other;
 			}
-			other = warm;
-			warm = away;
-			away = other;
 			other = from;
 			/* The move has flushed the TLB: what every call needs is in it again. */
 			getrusage(RUSAGE_SELF, &usage);

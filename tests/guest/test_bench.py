@@ -47,7 +47,7 @@ AGREE_LESS = {
     "grow": 0.13,
     "shrink": 0.05,
     # All that the process has is copied, and what it has of files depends on the page cache.
-    "fork": 0.05,
+    "fork": 0.1,
     # Who runs first, the thread or its handler, is up to the scheduler.
     "uffd-missing": 0.25,
     "uffd-wp": 0.25,

@@ -46,8 +46,9 @@ AGREE_LESS = {
     # The VMA tree gets new nodes: how many are at hand depends on what was freed before.
     "grow": 0.13,
     "shrink": 0.05,
-    # All that the process has is copied, and what it has of files depends on the page cache.
-    "fork": 0.1,
+    # All that the process has is copied, and what it has of files, and whether arm64 has it as
+    # contiguous entries that have to be taken apart, depends on the page cache.
+    "fork": 0.3,
     # Who runs first, the thread or its handler, is up to the scheduler.
     "uffd-missing": 0.25,
     "uffd-wp": 0.25,
@@ -219,7 +220,9 @@ def inside(name: str, here: Setting, tools: Probes) -> tuple[Inside, Part]:
     found = look_inside(row, here, tools)
     assert found.missing == ()
     assert found.parts is not None
-    assert found.samples == benchall.SAMPLES
+    # A PGD of arm64 with 52 bits has 16 entries: there is room for six.
+    few = name == "depth-pgd" and witness.MACHINE == "aarch64"
+    assert found.samples == (6 if few else benchall.SAMPLES)
     return found, found.parts
 
 

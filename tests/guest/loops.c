@@ -226,12 +226,14 @@ int main(int count_of_words, char **words)
 		 * cold: another range, with one page, is moved just before, and other memory is
 		 * worked on before that.  Code is warm then, data are not.
 		 */
-		if (mmap(warm, size, PROT_READ | PROT_WRITE, flags, -1, 0) != warm) {
+		if (cold && mmap(warm, size, PROT_READ | PROT_WRITE, flags, -1, 0) != warm) {
 			perror("mmap");
 			return 1;
 		}
-		madvise(warm, size, MADV_NOHUGEPAGE);
-		fill(warm, 1);
+		if (cold) {
+			madvise(warm, size, MADV_NOHUGEPAGE);
+			fill(warm, 1);
+		}
 		for (long i = 0; i < count; i++) {
 			char *other;
 

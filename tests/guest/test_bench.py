@@ -46,7 +46,7 @@ AGREE_LESS = {
     # The VMA tree gets new nodes: how many are at hand depends on what was freed before.
     "grow": 0.13,
     "shrink": 0.05,
-    "mlock": 0.35,
+    "mlock": 0.5,
     # All that the process has is copied, and what it has of files, and whether arm64 has it as
     # contiguous entries that have to be taken apart, depends on the page cache.
     "fork": 0.3,

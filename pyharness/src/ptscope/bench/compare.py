@@ -21,7 +21,7 @@ CONFIDENCE = 0.95
 FEWEST_RUNS = 2
 """Of each file; with less there is nothing to learn of how runs differ."""
 
-Verdict = Literal["slower", "faster", "no difference shown"]
+Verdict = Literal["slower", "faster", "no difference shown", "one round"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,12 @@ class Comparison:
     @property
     def found(self) -> list[Difference]:
         """Those that differ."""
-        return [each for each in self.differences if each.verdict != "no difference shown"]
+        return [each for each in self.differences if each.verdict in ("slower", "faster")]
+
+    @property
+    def untold(self) -> list[Difference]:
+        """Those of which a file has one round only: nothing can be said of these."""
+        return [each for each in self.differences if each.verdict == "one round"]
 
 
 # Not conditions: what comes out of a measurement, and what is different each time.
@@ -108,7 +113,9 @@ def difference(first: Stored, second: Stored, least: float, compared: int = 1) -
     reach = _reach(one, other, chance)
     ratio, low, high = (_exp(each) for each in (apart, apart - reach, apart + reach))
     verdict: Verdict = "no difference shown"
-    if low > 1 and ratio >= 1 + least:
+    if min(len(one), len(other)) < FEWEST_RUNS:
+        verdict = "one round"
+    elif low > 1 and ratio >= 1 + least:
         verdict = "slower"
     elif high < 1 and ratio <= 1 - least:
         verdict = "faster"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ def check_available() -> None:
         )
 
 
-def draw(path: Path, group: str, measured: Sequence[Measured], conditions: Conditions) -> None:
-    """Write a picture; its kind follows from the name of the file.
+def drawn(path: Path, group: str, measured: Sequence[Measured], conditions: Conditions) -> bytes:
+    """A picture, as a file of this name holds it: its kind follows from the name.
 
-    Raises OSError, and UsageError for a kind that matplotlib does not write.
+    Raises UsageError for a kind that matplotlib does not write.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -51,10 +52,12 @@ def draw(path: Path, group: str, measured: Sequence[Measured], conditions: Condi
     )
     axes.grid(True, which="major", alpha=0.3)
     figure.tight_layout()
+    picture = io.BytesIO()
     try:
-        figure.savefig(path, dpi=120)
+        figure.savefig(picture, dpi=120, format=path.suffix[1:] or "png")
     except ValueError as error:
         raise UsageError(f"cannot draw {path}: {error}", "end its name with .png") from None
+    return picture.getvalue()
 
 
 def _draw_distributions(axes: Any, shown: Sequence[Measured]) -> None:

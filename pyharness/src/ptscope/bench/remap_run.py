@@ -40,7 +40,10 @@ def measure_remap(
         return [_unavailable(scenario, setting, f"the kernel does so from {version} on")]
     fitting = [size for size in sizes if scenario.fits(size, setting.geometry)]
     if not fitting:
-        return [_unavailable(scenario, setting, "none of the sizes fits")]
+        least = size_text(scenario.least(setting.geometry))
+        below = scenario.below and size_text(scenario.below(setting.geometry))
+        remedy = f"sizes of it: {least} and multiples" + (f", below {below}" if below else "")
+        return [_unavailable(scenario, setting, "none of the sizes fits", remedy)]
     if scenario.device is not None:
         # All sizes, and the other ways to map them, are to have the same frames.
         most = max((each for each in fitting if _playable(scenario, each, setting)), default=0)

@@ -25,9 +25,9 @@ class Round:
 
     `first` are the samples that came first, which find caches cold; `marked` those in which the
     thread lost its CPU. Neither is among `values`, except for the `kept` that were interrupted by
-    others and took longer than a tick: nothing can run so long alone. `errors` say of samples that
-    what should have happened did not: these are nowhere else. `interrupts` hit the CPU while the
-    round was timed.
+    others where the scenario itself takes longer than a tick: nothing can run so long alone.
+    `errors` say of samples that what should have happened did not: these are nowhere else.
+    `interrupts` hit the CPU while the round was timed.
     """
 
     values: list[float] = field(default_factory=list)
@@ -146,13 +146,17 @@ def sort_samples(
     `firsts` samples are the first ones.
     """
     made = Round(interrupts=interrupts)
+    disturbed = [bool(sample.involuntary) for sample in samples]
+    times = [clock.ns(sample.ticks) for sample in samples]
+    alone = [time for time, lost in zip(times, disturbed, strict=True) if not lost]
+    keep = bool(times) and (quantile(sorted(alone), 0.5) if alone else min(times)) >= TICK_NS
     for number, (sample, flaw) in enumerate(zip(samples, flaws, strict=True)):
         value = clock.ns(sample.ticks) / inner
         if flaw is not None:
             made.errors.append(flaw)
             continue
         slept = sample.voluntary and not waits
-        if slept or (sample.involuntary and value * inner < TICK_NS):
+        if slept or (sample.involuntary and not keep):
             made.marked.append(value)
             continue
         made.kept += bool(sample.involuntary)

@@ -154,7 +154,11 @@ class Stage:
 
     def fork(self, works: bool) -> Child:
         """A child that stands still; when it `works`, its tables are the ones to look at."""
-        self.child = Child(self.clock, self.action, self.addresses if works else ())
+        try:
+            self.child = Child(self.clock, self.action, self.addresses if works else ())
+        except OSError as error:
+            cause = f"no child can be made ({error.strerror})"
+            raise NotHere(cause, "raise the limit of processes (`ulimit -u`)") from None
         self.closing.callback(self.child.end)
         if works:
             self.pid = self.child.pid

@@ -9,6 +9,7 @@ its warm-ups. pyperf itself is not needed.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -136,9 +137,12 @@ def _run(round_: Round) -> dict[str, object]:
     return run
 
 
-def write(path: Path, content: Mapping[str, object]) -> None:
-    """Write a file; raises OSError."""
-    path.write_text(json.dumps(content, indent=1) + "\n")
+def encoded(content: Mapping[str, object]) -> bytes:
+    """What a file holds."""
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+MAKE = "`ptscope bench fault -o FILE` makes one"
 
 
 def read(path: Path) -> dict[str, Stored]:
@@ -147,14 +151,33 @@ def read(path: Path) -> dict[str, Stored]:
         content = json.loads(path.read_text())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is no file of results: {error}") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise UsageError(f"{path} is no file of results: it is not JSON", MAKE) from None
     try:
-        return {stored.name: stored for stored in _benchmarks(content)}
-    except (KeyError, TypeError, AttributeError) as error:
+        found = _benchmarks(content)
+    except (KeyError, TypeError, AttributeError, IndexError):
         raise UsageError(
-            f"{path} is no file of results: {error!r}", "`ptscope bench fault -o FILE` makes one"
+            f"{path} is no file of results: it has not what pyperf's format has", MAKE
         ) from None
+    for stored in found:
+        _check(path, stored)
+    if not found:
+        raise UsageError(f"{path} has no benchmark in it", "measure something that is there")
+    by_name = {stored.name: stored for stored in found}
+    if len(by_name) < len(found):
+        raise UsageError(f"{path} has two benchmarks of one name", "measure each once")
+    return by_name
+
+
+def _check(path: Path, stored: Stored) -> None:
+    """Raise UsageError for figures that can be no times."""
+    if not stored.runs or not all(stored.runs):
+        raise UsageError(f"{path}: {stored.name} has a run without values", MAKE)
+    if not all(math.isfinite(value) and value > 0 for value in stored.values):
+        raise UsageError(f"{path}: {stored.name} has values that are no times", MAKE)
+    unit = stored.facts.get("unit", "second")
+    if unit != "second":
+        raise UsageError(f"{path}: {stored.name} is in {unit}, not in seconds", MAKE)
 
 
 def _benchmarks(content: Mapping[str, Any]) -> list[Stored]:

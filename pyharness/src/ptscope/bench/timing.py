@@ -157,10 +157,18 @@ def reap(pid: int) -> None:
 
 @contextlib.contextmanager
 def pinned(cpu: int) -> Iterator[None]:
-    """This process on one CPU."""
+    """This process on one CPU, and so that a child of it does not take that away at once.
+
+    A batch process (SCHED_BATCH) that becomes ready waits for the tick.
+    """
     before = os.sched_getaffinity(0)
+    policy = os.sched_getscheduler(0)
     os.sched_setaffinity(0, {cpu})
+    if policy == os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         yield
     finally:
+        if policy == os.SCHED_OTHER:
+            os.sched_setscheduler(0, policy, os.sched_param(0))
         os.sched_setaffinity(0, before)

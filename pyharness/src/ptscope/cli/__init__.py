@@ -114,7 +114,7 @@ class LazyGroup(click.Group):
         module, attribute = row.where.split(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
-        command.epilog = _examples(cmd_name, row.examples)
+        command.epilog = examples(cmd_name, row.examples)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -195,7 +195,7 @@ def say(cause: str, remedy: str | None) -> None:
         click.echo("\n".join(lines), err=True)
 
 
-def _examples(name: str, examples: Sequence[str]) -> str:
+def examples(name: str, examples: Sequence[str]) -> str:
     """The end of a command's help; a paragraph that begins with \\b is not wrapped by click."""
     lines = (f"  ptscope {name} {words}".rstrip() for words in examples)
     return "\n".join(("\b", "Examples:", *lines))

@@ -14,7 +14,7 @@ import click
 
 from ptscope.cli.progress import Ticker
 from ptscope.cli.walk import explain_fallback
-from ptscope.errors import EXIT_DONE, EXIT_FOUND, CannotWrite, UsageError
+from ptscope.errors import EXIT_DONE, EXIT_FOUND, CannotWrite, Unsupported, UsageError
 from ptscope.source.choose import NAMES, choose
 from ptscope.source.pagemap import PagemapSource
 
@@ -43,6 +43,21 @@ _OPTIONS = (
 )  # fmt: skip
 
 
+EXAMPLES = {
+    "fault": ("write cow-parent thp", "--inside write -o before.json"),
+    "walk": ("", "hit tlb-miss tlb-huge --plot walk.png"),
+    "remap": ("move-pte move-pmd --sizes 64K,2M,32M", "unmap -o unmap.json"),
+    "compare": ("before.json after.json", "before.json after.json --least 5"),
+}
+
+
+def subcommand(name: str) -> Callable[[Command], click.Command]:
+    """A command of the group, with examples at the end of its help."""
+    from ptscope.cli import examples
+
+    return bench.command(name, epilog=examples(f"bench {name}", EXAMPLES[name]))
+
+
 def with_options(command: Command) -> Command:
     """The options that all that measure have."""
     for option in reversed(_OPTIONS):
@@ -52,7 +67,7 @@ def with_options(command: Command) -> Command:
 
 samples_option = click.option(
     "--samples", default=SAMPLES, show_default=True, type=click.IntRange(2, 4096),
-    help="Samples of each round.",
+    help="Samples of each round; fewer where there is no room for more.",
 )  # fmt: skip
 
 
@@ -66,7 +81,7 @@ def bench() -> None:
     """
 
 
-@bench.command("fault")
+@subcommand("fault")
 @click.argument("names", nargs=-1, metavar="[SCENARIO]...")
 @samples_option
 @click.option(
@@ -84,7 +99,7 @@ def fault(names: Sequence[str], samples: int, inside: bool, **options: Any) -> i
     return _measure_rows("fault", FAULTS, names, samples, options, inside)
 
 
-@bench.command("walk")
+@subcommand("walk")
 @click.argument("names", nargs=-1, metavar="[SCENARIO]...")
 @samples_option
 @with_options
@@ -98,7 +113,7 @@ def walk(names: Sequence[str], samples: int, **options: Any) -> int:
     return _measure_rows("walk", WALKS, names, samples, options)
 
 
-@bench.command("remap")
+@subcommand("remap")
 @click.argument("names", nargs=-1, metavar="[SCENARIO]...")
 @click.option(
     "--samples", default=REMAP_SAMPLES, show_default=True, type=click.IntRange(2, 1000),
@@ -121,7 +136,8 @@ def remap(names: Sequence[str], samples: int, sizes: str | None, **options: Any)
     if options["listed"]:
         click.echo(listing([(row.name, row.title) for row in rows]))
         return EXIT_DONE
-    wanted = SIZES if sizes is None else [_size(text) for text in sizes.split(",")]
+    given = () if sizes is None else (_size(text) for text in sizes.split(","))
+    wanted = list(dict.fromkeys(given)) or SIZES
 
     def run(setting: Setting, ticker: Ticker) -> list[Measured]:
         from ptscope.bench.remap_run import measure_remap
@@ -202,7 +218,7 @@ def _chosen(table: Sequence[Any], names: Sequence[str]) -> list[Any]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageError(f"no scenario is called {unknown[0]!r}", "`--list` names them")
-    return [known[name] for name in names] if names else list(table)
+    return [known[name] for name in dict.fromkeys(names)] if names else list(table)
 
 
 def _measure(
@@ -213,7 +229,7 @@ def _measure(
 ) -> int:
     """Measure and show; the exit status."""
     from ptscope.bench.clock import calibrate
-    from ptscope.bench.conditions import gather
+    from ptscope.bench.conditions import Conditions, gather
     from ptscope.bench.known import Frames
     from ptscope.bench.looks import Eyes
     from ptscope.bench.memory import Geometry
@@ -244,6 +260,8 @@ def _measure(
             frames=frames,
         )
         conditions = gather(clock, setting.geometry, source.name, cpu)
+        if hidden:
+            conditions = Conditions({**conditions.facts, "frames": "hidden from who is not root"})
         measured = run(setting, ticker)
     return _show(group, measured, conditions, options)
 
@@ -256,6 +274,8 @@ def _check_before(options: dict[str, Any]) -> None:
         check_available()
     for name in ("output", "plot"):
         path = options[name]
+        if path == "":
+            raise UsageError(f"the name of the file for --{name} is empty", "give a name")
         if path and not Path(path).absolute().parent.is_dir():
             raise CannotWrite(f"cannot write {path}: there is no such directory")
 
@@ -268,30 +288,33 @@ def _show(
     from ptscope.views.bench import render
 
     document = store.document(measured, conditions)
-    if options["output"]:
-        _write(Path(options["output"]), lambda path: store.write(path, document))
-    if options["plot"]:
-        from ptscope.bench.plot import draw
-
-        _write(Path(options["plot"]), lambda path: draw(path, group, measured, conditions))
     if options["as_json"]:
         click.echo(json.dumps(document))
     else:
         click.echo(render(group, measured, conditions))
+    if all(each.unavailable for each in measured):
+        raise Unsupported("nothing of it can be measured here", "`--list` names all scenarios")
+    if options["output"]:
+        _write(Path(options["output"]), store.encoded(document))
+    if options["plot"]:
+        from ptscope.bench.plot import drawn
+
+        _write(Path(options["plot"]), drawn(Path(options["plot"]), group, measured, conditions))
     found = list(problems(measured))
     for text in found:
         click.echo(f"ptscope: {text}", err=True)
     return EXIT_FOUND if found else EXIT_DONE
 
 
-def _write(path: Path, how: Callable[[Path], None]) -> None:
-    try:
-        how(path)
-    except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error.strerror}") from None
+def _write(path: Path, data: bytes) -> None:
+    """The whole file, or none; raises CannotWrite."""
+    from ptscope.snapshot.atomic import whole_file
+
+    with whole_file(path, replace=True) as output:
+        output.write(data)
 
 
-@bench.command("compare")
+@subcommand("compare")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--json", "as_json", is_flag=True, help="For programs: one object.")

@@ -187,6 +187,8 @@ def _conditions(measured: Sequence[Measured], conditions: Conditions) -> Iterato
     proven = "walks of the module" if facts["source"] == "module" else (
         "pagemap: leaves alone, tables only as far as VmPTE counts them"
     )
+    if "frames" in facts:
+        proven += f"; frames are {facts['frames']}: whether a frame is another is not proven"
     yield from labelled("proven by", proven)
     ns = float(facts["clock_overhead_ns"])
     yield from labelled(
@@ -223,11 +225,18 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     for each in comparison.differences:
         yield _difference(each)
     yield ""
-    count, found = len(comparison.differences), len(comparison.found)
-    yield f"{found} of {count} differ" if found else f"no difference shown in {count}"
-    for which, names in (("first", comparison.only_first), ("second", comparison.only_second)):
+    untold = comparison.untold
+    count, found = len(comparison.differences) - len(untold), len(comparison.found)
+    if count:
+        yield f"{found} of {count} differ" if found else f"no difference shown in {count}"
+    if untold:
+        those = printable(", ".join(each.name for each in untold))
+        yield from labelled(
+            "not told", f"{those}: a file has one round only; measure with --rounds 2 or more"
+        )
+    for which, names in (("A", comparison.only_first), ("B", comparison.only_second)):
         if names:
-            yield from labelled(f"only {which}", ", ".join(names))
+            yield from labelled(f"only {which}", printable(", ".join(names)))
     for name, one, other in comparison.unlike:
         yield from labelled("unlike", printable(f"{name}: {one} / {other}"))
 
@@ -238,7 +247,7 @@ def _difference(each: Difference) -> str:
     colours = {"slower": "red", "faster": "green"}
     verdict = click.style(each.verdict, fg=colours.get(each.verdict))
     return (
-        f"{each.name:<{SHORT}} {time_text(each.first):>{FIGURE}}"
+        f"{printable(each.name)[:SHORT]:<{SHORT}} {time_text(each.first):>{FIGURE}}"
         f" {time_text(each.second):>{FIGURE}} {change:>7} {interval:<14} {verdict}"
     )
 

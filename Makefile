@@ -11,10 +11,10 @@ export RUN FILES TESTS
 boot_options = $(if $(KERNEL),--debian $(KERNEL)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(FILES),--files "$$FILES") $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages install uninstall build demo test matrix agree bench model-long lint vm vm-shell vm-quick clean clean-cache
+.PHONY: help packages install uninstall build demo test matrix agree bench bench-repeat bench-others model-long lint vm vm-shell vm-quick clean clean-cache
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 packages: ## install the Debian packages that the other targets need and that are missing
 	@$(VM) packages
@@ -42,6 +42,12 @@ agree: build ## the C decoder against the reference one: a million values for ea
 
 bench: packages ## what ways of reading page tables cost, in instructions (KERNEL='debian-6.12-amd64 ...')
 	@$(VM) bench $(foreach name,$(KERNEL),--debian $(name)) $(VMFLAGS)
+
+bench-repeat: packages ## what ptscope bench measures, twice from the same state: apart by 0.1 % or less (KERNEL='debian-6.1-amd64 ...')
+	@$(VM) repeat $(foreach name,$(KERNEL),--debian $(name)) $(VMFLAGS)
+
+bench-others: build ## ptscope bench beside perf bench, stress-ng, the kernel's mremap selftest and bare loops, on this machine
+	@$(VM) others $(VMFLAGS)
 
 model-long: packages ## the model of memory management, 20000 steps on each kernel (KERNEL='debian-6.1-amd64 ...' STEPS=N SEED=N)
 	@$(VM) model $(foreach name,$(KERNEL),--debian $(name)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED)) $(VMFLAGS)

@@ -29,6 +29,7 @@ PACKAGES = (
     "python3-click",
     "python3-hypothesis",
     "python3-psutil",
+    "python3-pyroute2",
     "python3-pytest",
     "python3-zstandard",
 )
@@ -41,12 +42,12 @@ DROPPED = (
     "etc/apt",
     "usr/include",
     "usr/lib/*/gconv",
-    # hashlib has its own for all that is used here; nothing here speaks TLS or SQL.
+    # hashlib has its own for all that is used here; nothing here speaks TLS. sqlite3 is imported by
+    # pyroute2, whatever of it is used.
     "usr/lib/*/libcrypto.so*",
     "usr/lib/*/libssl.so*",
     "usr/lib/*/engines-3",
     "usr/lib/*/ossl-modules",
-    "usr/lib/*/libsqlite3.so*",
     "usr/lib/*/libdb-*.so",
     "usr/lib/ssl",
     "usr/lib/systemd",
@@ -60,7 +61,6 @@ DROPPED = (
     "usr/lib/python3.*/tkinter",
     "usr/lib/python3.*/lib-dynload/_hashlib.*",
     "usr/lib/python3.*/lib-dynload/_ssl.*",
-    "usr/lib/python3.*/lib-dynload/_sqlite3.*",
     "usr/lib/python3.*/lib-dynload/_dbm.*",
     "usr/lib/python3/dist-packages/psutil/tests",
     *(

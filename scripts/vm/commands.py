@@ -226,6 +226,21 @@ def model(options: argparse.Namespace) -> int:
     return run_model(options.debian or [], options.steps, options.seed, options.jobs)
 
 
+def repeat(options: argparse.Namespace) -> int:
+    """`repeat`."""
+    from .repeat import run_repeat
+
+    return run_repeat(options.debian or [], options.jobs)
+
+
+def others(options: argparse.Namespace) -> int:
+    """`others`."""
+    del options
+    from .others import run_others
+
+    return run_others()
+
+
 def quick(options: argparse.Namespace) -> int:
     """`quick`."""
     from .quick import run_quick

@@ -21,7 +21,7 @@ from .toolchain import toolchain
 
 GLIBC = {"bookworm": (2, 36), "trixie": (2, 41)}
 """The C library of each suite guests have their user space from."""
-PROGRAMS = ("puppet", "churn", "failer", "speed", "walker")
+PROGRAMS = ("puppet", "churn", "failer", "loops", "speed", "walker")
 CORE = "_core.abi3.so"
 MODEL_PUPPET = "model/puppet"
 """The program that the package itself has, as it is called below the package."""

@@ -181,6 +181,21 @@ def parser() -> argparse.ArgumentParser:
     model.add_argument("--steps", type=_count, metavar="N", help="as many in each guest")
     model.add_argument("--seed", type=_count, default=1, metavar="N")
     model.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
+    repeat = command(
+        "repeat",
+        commands.repeat,
+        "all that `ptscope bench` measures, twice from the same state of a guest, compared",
+    )
+    repeat.add_argument(
+        "--debian",
+        action="append",
+        metavar="NAME",
+        help=f"a kernel, more than one if given again; by default {', '.join(plan.MATRIX_BENCH)}",
+    )
+    repeat.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
+    command(
+        "others", commands.others, "`ptscope bench` beside independent programs, on this machine"
+    )
     demo = command("demo", commands.demo, "walk a live process in a guest and compare with pagemap")
     _boot_options(demo)
     return top

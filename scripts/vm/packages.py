@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from . import paths
 from .apt import installed
@@ -35,9 +36,12 @@ PACKAGES = (
 )
 
 
-def install() -> None:
-    """Install what is missing; raises `SetupError` without root or network when something is."""
-    names = sorted({*PACKAGES, *(arch.qemu_package for arch in ARCHES.values())})
+def install(more: Sequence[str] = ()) -> None:
+    """Install what is missing; raises `SetupError` without root or network when something is.
+
+    ``more`` are packages that only the caller needs.
+    """
+    names = sorted({*PACKAGES, *(arch.qemu_package for arch in ARCHES.values()), *more})
     need("dpkg-query", "dpkg")
     have = installed(names)
     missing = [name for name in names if name not in have]

@@ -32,6 +32,7 @@ SCENARIO_FILES = (
     "test_race_check.py",
     "test_model.py",
     "test_speed.py",
+    "test_bench.py",
     "test_failslab.py",
     "test_plant.py",
     "test_ptdump.py",
@@ -152,6 +153,7 @@ PLAN: tuple[Row, ...] = (
     model("amd64", "5-level", 400),
     # The same path must not become longer: instructions are counted.
     Row("icount", "5-level", ("test_speed.py",), icount=True),
+    Row("bench", "5-level", ("test_bench.py",), icount=True),
     Row(
         "lockdown-before",
         "5-level",
@@ -223,6 +225,10 @@ def matrix_rows(kernel: Kernel, *, sparing: bool = False) -> tuple[Row, ...]:
         for variant, seconds in MATRIX_RACES.get(kernel.name, {}).items()
         if not (sparing and kernel.name in WHOLE_WITHOUT_RACE)
     ]
+    if kernel.name in MATRIX_BENCH and not sparing:
+        rows.append(
+            Row("bench", kernel.default_variant, ("test_bench.py",), icount=True, prefix=prefix)
+        )
     rows += [
         model(kernel.arch, variant, steps, prefix)
         for variant, steps in MATRIX_MODELS.get(kernel.name, {}).items()
@@ -307,3 +313,12 @@ MODEL_RUNS: tuple[tuple[str, str, int], ...] = (
 # again when it has changed lies in user space and is the same for all.
 WHOLE_WITHOUT_RACE = ("debian-6.12-amd64",)
 WHOLE_RACE_CHECK = "debian-7.2-amd64"
+
+# Where `ptscope bench` is played: what a fault has to do differs with the kernel.
+MATRIX_BENCH = (
+    "debian-6.1-amd64",
+    "debian-6.12-amd64",
+    "debian-7.2-amd64",
+    "debian-7.2-arm64",
+    "debian-7.2-riscv64",
+)

@@ -77,7 +77,8 @@ class Machine:
         if not self.icount:
             return ["-accel", self.accel.name]
         # Time passes with instructions alone: while the CPU is idle it jumps to the next timer.
-        return ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off"]
+        # That is true of the clock on the board, too, which would go by the host's.
+        return ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-rtc", "clock=vm"]
 
     def arguments(self) -> list[str]:
         """QEMU's, without serial port and sockets."""

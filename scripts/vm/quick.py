@@ -53,6 +53,19 @@ def tar(tree: cpio.Tree) -> bytes:
     return buffer.getvalue()
 
 
+def save(guest: Guest, state: Path) -> None:
+    """Stop a guest and save it to ``state``; raises `NoResult` when QEMU cannot."""
+    monitor = guest.monitor
+    monitor.execute("stop")
+    monitor.execute("migrate-set-parameters", max_bandwidth=1 << 34)
+    monitor.execute("migrate", uri=f"exec:cat > {shlex.quote(str(state))}")
+    until = time.monotonic() + SAVE_SECONDS
+    while (status := monitor.execute("query-migrate").get("status")) != "completed":
+        if status == "failed" or time.monotonic() > until:
+            raise NoResult(f"QEMU did not save the guest: {status}")
+        time.sleep(0.1)
+
+
 def _save(machine: Machine, state: Path) -> None:
     """Boot, warm up, stop and save to ``state``."""
     say("making the saved guest (once)")
@@ -61,15 +74,7 @@ def _save(machine: Machine, state: Path) -> None:
         warm = guest.start(WARM, stdin=True)
         if next(warm.lines(SAVE_SECONDS), "") != "ready":
             raise NoResult("the warmed-up python did not get ready")
-        monitor = guest.monitor
-        monitor.execute("stop")
-        monitor.execute("migrate-set-parameters", max_bandwidth=1 << 34)
-        monitor.execute("migrate", uri=f"exec:cat > {shlex.quote(str(state))}")
-        until = time.monotonic() + SAVE_SECONDS
-        while (status := monitor.execute("query-migrate").get("status")) != "completed":
-            if status == "failed" or time.monotonic() > until:
-                raise NoResult(f"QEMU did not save the guest: {status}")
-            time.sleep(0.1)
+        save(guest, state)
     say(f"saved: {state.stat().st_size / 1e6:.0f} MB")
 
 

@@ -39,11 +39,13 @@ def ptscope(*words: object) -> Result:
     return Result(status, out.getvalue(), err.getvalue())
 
 
-def run(*words: object, timeout: float = 120.0) -> Result:
+def run(
+    *words: object, timeout: float = 120.0, environment: dict[str, str] | None = None
+) -> Result:
     """Run it as users do, in a process of its own: on an emulated CPU that takes seconds."""
     done = subprocess.run(
         [sys.executable, "-m", "ptscope", *(str(word) for word in words)],
-        capture_output=True, text=True, check=False, timeout=timeout,
+        capture_output=True, text=True, check=False, timeout=timeout, env=environment,
     )
     return Result(done.returncode, done.stdout, done.stderr)
 

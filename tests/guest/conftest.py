@@ -27,6 +27,7 @@ MARKS = {
 """What a guest may leave out when another one of the same run has it; the harness chooses."""
 
 collect_ignore = [
+    "test_bench.py",
     "test_failslab.py",
     "test_dkms.py",
     "test_lockdown_after.py",

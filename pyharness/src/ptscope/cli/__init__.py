@@ -86,6 +86,11 @@ COMMANDS: dict[str, Row] = {
         "Which processes map a frame, where and how.",
         ("0x149513", "1 0x7ffd3a1c2ff8", "0x149513 --kernel --json"),
     ),
+    "bench": Row(
+        "ptscope.cli.bench:bench",
+        "What faults, remaps and walks cost, proven by walks.",
+        ("fault", "fault write cow-parent -o a.json", "walk", "compare a.json b.json"),
+    ),
     "model": Row(
         "ptscope.cli.model:model",
         "Predict every entry of a process that does random things.",
@@ -109,7 +114,7 @@ class LazyGroup(click.Group):
         module, attribute = row.where.split(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
-        command.epilog = _examples(cmd_name, row.examples)
+        command.epilog = examples(cmd_name, row.examples)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -190,7 +195,7 @@ def say(cause: str, remedy: str | None) -> None:
         click.echo("\n".join(lines), err=True)
 
 
-def _examples(name: str, examples: Sequence[str]) -> str:
+def examples(name: str, examples: Sequence[str]) -> str:
     """The end of a command's help; a paragraph that begins with \\b is not wrapped by click."""
     lines = (f"  ptscope {name} {words}".rstrip() for words in examples)
     return "\n".join(("\b", "Examples:", *lines))

@@ -16,8 +16,13 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 # Each part of the core is a header for everybody and a C file; a header comes after those whose
 # structs it uses.
-HEADERS = ("ptscope.h", "core.h", "decode.h", "summary.h", "diff.h", "check.h", "find.h")
-SOURCES = ("core.c", "decode.c", "summary.c", "diff.c", "check.c", "find.c")
+HEADERS = (
+    "ptscope.h", "core.h", "decode.h", "summary.h", "diff.h", "check.h", "find.h", "clock.h",
+    "sample.h",
+)  # fmt: skip
+SOURCES = (
+    "core.c", "decode.c", "summary.c", "diff.c", "check.c", "find.c", "clock.c", "sample.c",
+)  # fmt: skip
 # cffi's _core.c is one unit with all C files, and the loops over entries are worth more than -O2.
 OPTIMIZED = ["-O3"]
 WARNINGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra"]

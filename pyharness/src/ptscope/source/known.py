@@ -8,6 +8,7 @@ to give. They are freed when the file is closed and no mapping of it is left.
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import os
 import struct
@@ -103,6 +104,11 @@ class KnownFrames(AbstractContextManager["KnownFrames"]):
         self.file = file
         self.addresses = addresses
         """Physical address of each page, in bytes."""
+
+    def stretches(self, pages: int) -> int:
+        """How many stretches of frames that follow each other the first `pages` are."""
+        pairs = itertools.pairwise(self.addresses[:pages])
+        return 1 + sum(first + mmap.PAGESIZE != then for first, then in pairs)
 
     @classmethod
     def allocate(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import streams as s
+from click import unstyle
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,8 @@ from ptscope.diff.sides import Sides
 from ptscope.diff.words import ATTRIBUTES, words
 from ptscope.snapshot.reader import Snapshot
 from ptscope.source.snapshot import SnapshotStream
+from ptscope.target.vma import Vma
+from ptscope.views.diff import totals_lines
 from spaces import HEADER, Area, Space, snapshot
 
 BASE = 0x55D155600000
@@ -534,3 +537,12 @@ def test_many_changes_need_no_more_room_than_few() -> None:
     found = ranges(old, new)
     assert len(found) == wide
     assert {item[1] for item in found} == {1}
+
+
+def test_names_of_any_length_fit_80_columns() -> None:
+    vma = Vma(1 << 46, (1 << 46) + (1 << 40), "rw-s", 0, "fd:01", 7, "/tmp/" + "d" * 200 + "/end")
+    totals = Totals(areas=[Told(vma.start, vma.end, vma, vma, ())], moved=[(vma, vma)])
+    sides = Sides(HEADER, HEADER, "a", "b", True, 4096, ())
+    lines = [unstyle(line) for line in totals_lines(totals, (Tables({}), Tables({})), sides)]
+    assert max(map(len, lines)) <= 80
+    assert sum(line.endswith("/end") for line in lines) == 2

@@ -74,7 +74,8 @@ def page_lines(item: Page) -> Iterator[str]:
 def totals_lines(totals: Totals, tables: tuple[Tables, Tables], sides: Sides) -> Iterator[str]:
     """The tables at the end."""
     for before, after in totals.moved:
-        yield from labelled("moved", f"{_range(before)} to {_range(after)} {_called(after)}")
+        called = middle_cut(_called(after), WIDTH - LABEL - 1)
+        yield from labelled("moved", f"{_range(before)} to {_range(after)} {called}")
     if not totals.areas:
         yield "nothing changed"
         return
@@ -82,7 +83,8 @@ def totals_lines(totals: Totals, tables: tuple[Tables, Tables], sides: Sides) ->
     for area in totals.areas:
         vma = area.new or area.old
         name = "outside of VMAs" if vma is None else _called(vma)
-        yield f"{area.changed:>9}  {area.start:#x}-{area.end:#x} {name}"
+        head = f"{area.changed:>9}  {area.start:#x}-{area.end:#x} "
+        yield head + middle_cut(name, WIDTH - len(head))
         parts = [f"{number} {word}" for word, number in area.pages.most_common()]
         for line in wrapped(", ".join([*area.changes, *parts]), 11):
             yield " " * 11 + printable(line)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import statistics
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +25,6 @@ from ptscope.bench.remap_run import measure_remap, moved
 from ptscope.bench.remaps import REMAPS, Ground
 from ptscope.bench.result import sort_samples
 from ptscope.bench.run import Setting, interrupts, measure
-from ptscope.bench.scenario import Scenario
 from ptscope.bench.stage import NotHere, Stage
 from ptscope.bench.timing import Action, pinned, take
 from ptscope.cli import run
@@ -217,30 +214,3 @@ def test_interrupts_are_counted_by_cpu(tmp_path: Path) -> None:
     assert interrupts(0, path) == 110
     assert interrupts(3, path) == 37
     assert interrupts(0, tmp_path / "none") == 0
-
-
-@pytest.fixture(scope="module")
-def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The independent program."""
-    made = tmp_path_factory.mktemp("loops") / "loops"
-    subprocess.run(["cc", "-O2", "-o", made, GUEST / "loops.c"], check=True)
-    return made
-
-
-@pytest.mark.parametrize("name", ["read", "write", "syscall"])
-def test_independent_loops_agree(setting: Setting, loops: Path, name: str) -> None:
-    """In turns, so that both meet the same machine; what is judged is the middle of the ratios."""
-    from ptscope.bench.walks import WALKS
-
-    row: Scenario = next(row for row in (*FAULTS, *WALKS) if row.name == name)
-    # Pages enough that no cache of the CPU's own holds all of those that were used before.
-    many = replace(setting, samples=4096, rounds=1)
-    ratios = []
-    for _ in range(15):
-        done = subprocess.run([loops, name, "4096"], stdout=subprocess.PIPE, check=True, text=True)
-        theirs = statistics.median([float(line) for line in done.stdout.split()][1:])
-        ours = statistics.median(measure(row, many).values)
-        ratios.append(ours / theirs)
-    # Each has a clock of its own, which tells so much from nothing.
-    grain = 2 * setting.clock.resolution / theirs
-    assert statistics.median(ratios) == pytest.approx(1, abs=0.05 + grain), sorted(ratios)

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -93,6 +93,20 @@ def _boot_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _kernels(command: argparse.ArgumentParser, usual: Iterable[str]) -> None:
+    command.add_argument(
+        "--debian",
+        action="append",
+        metavar="NAME",
+        help="a kernel, more than one if given again; by default"
+        f" {', '.join(dict.fromkeys(usual))}",
+    )
+
+
+def _jobs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = Parser(prog="scripts/vm/main.py", description=__doc__)
@@ -133,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROW",
         help=f"only these: host, {', '.join(row.name for row in plan.PLAN)}",
     )
-    test.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
+    _jobs(test)
     matrix = command("matrix", commands.matrix, "the guest tests on every kernel, in every variant")
     matrix.add_argument(
         "--only",
@@ -141,7 +155,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="only these: a kernel, an architecture, a variant, race, or one row",
     )
-    matrix.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
+    _jobs(matrix)
     quick = command(
         "quick", commands.quick, "guest tests on a saved guest: seconds from edit to result"
     )
@@ -157,12 +171,7 @@ def parser() -> argparse.ArgumentParser:
         commands.bench,
         "what ways of reading page tables cost, in instructions, side by side",
     )
-    bench.add_argument(
-        "--debian",
-        action="append",
-        metavar="NAME",
-        help=f"a kernel, more than one if given again; by default {', '.join(plan.BENCH_KERNELS)}",
-    )
+    _kernels(bench, plan.BENCH_KERNELS)
     bench.add_argument(
         "--stall-memory",
         type=_count,
@@ -171,28 +180,17 @@ def parser() -> argparse.ArgumentParser:
         help="RAM of the guest with the 4 GiB process; from 5632 on its pages are real memory",
     )
     model = command("model", commands.model, "the model of memory management, for many steps")
-    model.add_argument(
-        "--debian",
-        action="append",
-        metavar="NAME",
-        help="a kernel, more than one if given again; by default"
-        f" {', '.join(dict.fromkeys(name for name, _, _ in plan.MODEL_RUNS))}",
-    )
+    _kernels(model, [name for name, _, _ in plan.MODEL_RUNS])
     model.add_argument("--steps", type=_count, metavar="N", help="as many in each guest")
     model.add_argument("--seed", type=_count, default=1, metavar="N")
-    model.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
+    _jobs(model)
     repeat = command(
         "repeat",
         commands.repeat,
         "all that `ptscope bench` measures, twice from the same state of a guest, compared",
     )
-    repeat.add_argument(
-        "--debian",
-        action="append",
-        metavar="NAME",
-        help=f"a kernel, more than one if given again; by default {', '.join(plan.MATRIX_BENCH)}",
-    )
-    repeat.add_argument("--jobs", type=_count, default=2, metavar="N", help="guests at a time")
+    _kernels(repeat, plan.MATRIX_BENCH)
+    _jobs(repeat)
     command(
         "others", commands.others, "`ptscope bench` beside independent programs, on this machine"
     )

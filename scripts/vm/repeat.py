@@ -30,7 +30,7 @@ LIMIT = 0.001
 """How far medians may be apart, as a part of the first."""
 SECONDS = 900.0
 FOLDER = paths.BUILD / "repeat"
-START = ("python3", "/tests/guest/benchall.py", "wait")
+START = ("python3", "/tests/guest/benchall.py", "later")
 JOB = 1
 """Its number: a guest that has just booted has no other."""
 HEADS = ("kernel", "scenarios", "apart", "most", "of")

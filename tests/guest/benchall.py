@@ -2,7 +2,7 @@
 """Everything that `ptscope bench` can measure, once, with few samples.
 
 `python3 benchall.py` gives the result on stdout (pickle). Each run is a process of its own, so that
-the address space it is measured in has the same history. `python3 benchall.py wait` makes the
+the address space it is measured in has the same history. `python3 benchall.py later` makes the
 ground ready, says "ready", is busy for a while, in which a guest can be saved, and gives figures as
 JSON.
 """
@@ -193,7 +193,7 @@ if __name__ == "__main__":
     # Not __main__: whoever reads the pickle knows the classes by the module's name.
     import benchall
 
-    if sys.argv[1:] == ["wait"]:
+    if sys.argv[1:] == ["later"]:
         benchall.after_a_while()
     else:
         sys.stdout.buffer.write(pickle.dumps(benchall.everything()))

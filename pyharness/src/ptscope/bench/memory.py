@@ -26,7 +26,7 @@ ANON = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
 SHARED = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE
 MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
 MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE = 4, 8, 14, 15
-MADV_DONTDUMP, MADV_PAGEOUT, MADV_GUARD_INSTALL = 16, 21, 102
+MADV_DONTFORK, MADV_DONTDUMP, MADV_PAGEOUT, MADV_GUARD_INSTALL = 10, 16, 21, 102
 
 CALLS: dict[str, int] = {
     name: getattr(lib, f"PTSCOPE_CALL_{name.upper()}")
@@ -93,7 +93,10 @@ def _elsewhere() -> tuple[int, int]:
     except OSError:
         found = None
     size = 2 * (CACHE_BYTES if found is None else int(found[1]) << 10)
-    return map_memory(size), size
+    address = map_memory(size)
+    # A child would share its pages, each of which would be copied then when it is written next.
+    advise(address, size, MADV_DONTFORK)
+    return address, size
 
 
 def work_elsewhere() -> None:

@@ -201,13 +201,14 @@ def _one_sample(
     action = replace(scenario.action(ground), spin=setting.spin, rest=setting.rest)
     before = eyes.look(own, ground.probes(ground.old))
     there = eyes.look(own, ground.probes(ground.new))
-    hits, tables = interrupts(setting.cpu), table_bytes(own)
+    tables = table_bytes(own)
     arena.fill([ground.old])
     rehearsed = rehearsal.make()
     memory.work_elsewhere()
+    hits = interrupts(setting.cpu)
     (sample,) = arena.take(setting.clock.kind, action, rehearsed)
-    freed = (tables - table_bytes(own) - rehearsal.freed) // ground.page
     hits = interrupts(setting.cpu) - hits
+    freed = (tables - table_bytes(own) - rehearsal.freed) // ground.page
     at_old = eyes.look(own, ground.probes(ground.old))
     at_new = eyes.look(own, ground.probes(ground.new))
     flaws = list(_flaws(scenario, ground, sample, before, there, at_old, at_new, freed))

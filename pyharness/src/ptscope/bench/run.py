@@ -100,9 +100,9 @@ def one_round(
         play(scenario.steps, stage)
         eyes, addresses, count = setting.eyes, stage.addresses, len(stage.addresses)
         before = eyes.look(stage.pid, addresses)
+        memory.work_elsewhere()
         tables = table_bytes(stage.pid)
         hits = interrupts(setting.cpu)
-        memory.work_elsewhere()
         with nullcontext() if watch is None else watch.around(stage.pid):
             if scenario.in_child:
                 assert stage.child is not None

@@ -38,14 +38,17 @@ from ptscope.source.module import ModuleSource
 
 LOOPS = Path(__file__).with_name("loops")
 PAGE, HUGE = witness.PAGE, witness.HUGE
-AGREE_FAMILIES = 0.02
-"""How far the least of what is remapped may be apart in two runs one after the other: what lies
-where in the VMA tree, and what slabs have at hand, makes some instructions. `make bench-repeat`
-starts both from the same state, and allows 0.001 of all."""
-# The VMA tree gets new nodes: how many are at hand depends on what was freed before.
-AGREE_LESS = {"grow": 0.13, "shrink": 0.05, "stack": 0.1}
-# A signal saves those vector registers that are in use, which some instructions tell.
-AGREE_LESS |= {"signal-none": 0.005, "signal-pkey": 0.005}
+AGREE_FAMILIES = 0.15
+"""How far the least of what is remapped may be apart in two runs one after the other: what slabs
+and page lists have at hand made up to 0.13 of 6.1's. So this tells no more than that it is the same
+path; `make bench-repeat` starts both from the same state, and allows 0.001 of all."""
+AGREE_LESS = {
+    # The VMA tree gets new nodes: how many are at hand depends on what was freed before.
+    "stack": 0.1,
+    # A signal saves those vector registers that are in use, which some instructions tell.
+    "signal-none": 0.005,
+    "signal-pkey": 0.005,
+}
 """What may be further apart on all kernels."""
 AGREE_LESS_LATER = {
     "mlock": 0.5,

@@ -43,7 +43,7 @@ agree: build ## the C decoder against the reference one: a million values for ea
 bench: packages ## what ways of reading page tables cost, in instructions (KERNEL='debian-6.12-amd64 ...')
 	@$(VM) bench $(foreach name,$(KERNEL),--debian $(name)) $(VMFLAGS)
 
-bench-repeat: packages ## what ptscope bench measures, twice from the same state: apart by 0.1 % or less (KERNEL='debian-6.1-amd64 ...')
+bench-repeat: packages ## what ptscope bench measures, in two guests: apart by 0.1 % or less (KERNEL='debian-6.1-amd64 ...')
 	@$(VM) repeat $(foreach name,$(KERNEL),--debian $(name)) $(VMFLAGS)
 
 bench-others: build ## ptscope bench beside perf bench, stress-ng, the kernel's mremap selftest and bare loops, on this machine

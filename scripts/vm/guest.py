@@ -159,7 +159,8 @@ class Guest:
 
     def _reset(self) -> None:
         """Forget the guest of an earlier boot."""
-        self._jobs: dict[int, Job] = {}
+        self.own_job = Job(self, wire.OWN_JOB)
+        self._jobs = {wire.OWN_JOB: self.own_job}
         # A restored guest goes on with the jobs it had; new ones must not be confused with them.
         self._next = 1000 if self.machine.incoming else 1
         self._hello: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

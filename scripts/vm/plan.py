@@ -316,9 +316,12 @@ WHOLE_RACE_CHECK = "debian-7.2-amd64"
 
 # Where `ptscope bench` is played: what a fault has to do differs with the kernel.
 MATRIX_BENCH = (
+    "debian-5.10-amd64",
     "debian-6.1-amd64",
     "debian-6.12-amd64",
     "debian-7.2-amd64",
+    "debian-7.3-amd64",
     "debian-7.2-arm64",
+    "debian-7.2-arm64-16k",
     "debian-7.2-riscv64",
 )

@@ -78,7 +78,10 @@ class Machine:
             return ["-accel", self.accel.name]
         # Time passes with instructions alone: while the CPU is idle it jumps to the next timer.
         # That is true of the clock on the board, too, which would go by the host's.
-        return ["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-rtc", "clock=vm"]
+        # Nor do the CPU's instructions for random numbers give others in each run: the kernel lays
+        # out its memory by them.
+        clock = ["-icount", "shift=1,sleep=off", "-rtc", "clock=vm"]
+        return ["-accel", "tcg,thread=single", *clock, "-seed", "1"]
 
     def arguments(self) -> list[str]:
         """QEMU's, without serial port and sockets."""
@@ -145,7 +148,8 @@ def port_arguments(agent: int, monitor: int) -> list[str]:
     """QEMU's arguments for the agent's port and the monitor on two inherited sockets."""
     return [
         "-device",
-        "virtio-serial-pci",
+        # What a guest sends is taken as it sends it; by another thread it would be at any time.
+        "virtio-serial-pci,ioeventfd=off",
         "-chardev",
         f"socket,id=agent,fd={agent}",
         "-device",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make bench-repeat`: everything `ptscope bench` measures, twice from the same state, compared.
 
-A guest whose clock counts instructions boots, makes all ready (tests/guest/benchall.py) and is
-saved. Each run goes on from there, so that what the kernel has at hand is the same.
+Twice a guest whose clock counts instructions boots and measures (tests/guest/benchall.py), told by
+its command line, so that nothing comes to it from outside, at a time that is another one then.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from . import kernels, package, paths, prepare
 from .bench import columns
 from .errors import NoResult, UsageError
-from .guest import Guest, Job
+from .guest import Guest
 from .plan import MATRIX_BENCH
 from .prepare import Options
 from .qemu import Machine
-from .quick import save
 from .say import say
 from .scratch import scratch_dir
 
@@ -30,9 +29,7 @@ LIMIT = 0.001
 """How far medians may be apart, as a part of the first."""
 SECONDS = 900.0
 FOLDER = paths.BUILD / "repeat"
-START = ("python3", "/tests/guest/benchall.py", "later")
-JOB = 1
-"""Its number: a guest that has just booted has no other."""
+JOB = ("python3", "/tests/guest/benchall.py", "alone")
 HEADS = ("kernel", "scenarios", "apart", "most", "of")
 
 Document = Mapping[str, Any]
@@ -108,46 +105,41 @@ def _pairs(runs: Sequence[Document]) -> Iterator[Pair]:
 def _measure(kernel: kernels.Kernel, jobs: int) -> list[Document]:
     """What each run printed."""
     bootable = prepare.debian(kernel.name)
-    with scratch_dir("repeat") as scratch:
-        options = Options(
-            variant=kernel.default_variant,
-            memory=kernel.memory,
-            icount=True,
-            name=f"repeat-{kernel.name}",
-            contents=prepare.contents(bootable),
-        )
-        machine = prepare.machine(bootable, options, scratch)
-        state = scratch / "state"
-        say(f"booting {machine.kernel_release}, {options.variant}, on {machine.accel}")
-        with Guest(machine) as guest:
-            guest.expect_module("loaded")
-            job = guest.start(START)
-            if next(job.lines(SECONDS), "") != "ready":
-                raise NoResult("the guest's program did not get ready")
-            save(guest, state)
-        guests: list[Guest] = []
-        pool = ThreadPoolExecutor(jobs)
+    contents = prepare.contents(bootable)
+    guests: list[Guest] = []
+    with scratch_dir("repeat") as scratch, ThreadPoolExecutor(jobs) as pool:
+        machines = [
+            prepare.machine(
+                bootable,
+                Options(
+                    variant=kernel.default_variant,
+                    memory=kernel.memory,
+                    icount=True,
+                    init=(f"vm.job={','.join(JOB)}",),
+                    name=f"repeat-{kernel.name}-{number + 1}",
+                    contents=contents,
+                ),
+                scratch,
+            )
+            for number in range(RUNS)
+        ]
         try:
-            futures = [pool.submit(_run, machine, state, number, guests) for number in range(RUNS)]
-            return [future.result() for future in futures]
+            return list(pool.map(partial(_run, guests=guests), machines))
         except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
             for each in guests:
                 each.end()
             raise
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
-def _run(machine: Machine, state: Path, number: int, guests: list[Guest]) -> Document:
-    """Go on from the state, and have the figures."""
-    log = machine.log.with_stem(f"{machine.log.stem}-{number}")
-    guest = Guest(replace(machine, incoming=state, log=log))
+def _run(machine: Machine, guests: list[Guest]) -> Document:
+    """Boot, and have the figures."""
+    guest = Guest(machine)
     guests.append(guest)
+    say(f"booting {machine.kernel_release}, {machine.variant.name}, on {machine.accel}")
     with guest:
-        say(f"{machine.kernel_release}: run {number + 1} of {RUNS}")
-        job = Job(guest, JOB)
-        guest.adopt(job)
-        done = job.wait(SECONDS)
+        guest.expect_module("loaded")
+        done = guest.own_job.wait(SECONDS)
         guest.check()
     if done.status:
         raise NoResult(f"the guest's program failed:\n{done.err.decode(errors='replace')}")

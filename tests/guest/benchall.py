@@ -2,9 +2,8 @@
 """Everything that `ptscope bench` can measure, once, with few samples.
 
 `python3 benchall.py` gives the result on stdout (pickle). Each run is a process of its own, so that
-the address space it is measured in has the same history. `python3 benchall.py later` makes the
-ground ready, says "ready", is busy for a while, in which a guest can be saved, and gives figures as
-JSON.
+the address space it is measured in has the same history. `python3 benchall.py alone` makes all
+ready itself, and gives figures as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from ptscope.bench.timing import pinned
 from ptscope.bench.walks import WALKS
 from ptscope.source.module import ModuleSource
 
-SAVING_SECONDS = 2.0
 RCU_NS = 30_000_000
 SAMPLES, FEW, ROUNDS = 9, 7, 3
 TIMEOUT = 600.0
@@ -172,20 +170,13 @@ def figures(bench: Bench) -> dict[str, object]:
     }
 
 
-def after_a_while() -> None:
-    """Make ready, be busy, measure, print.
-
-    It waits for nothing from outside: when that comes is a matter of another clock.
-    """
+def alone() -> None:
+    """Measure in this process, which is the first of its kind since the boot, and print."""
     if not QUIET.items() <= os.environ.items():
         # What sets it is read when a program starts.
         RANDOMIZE.write_text("0")
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **QUIET})
     with ground():
-        print("ready", flush=True)
-        until = time.monotonic() + SAVING_SECONDS
-        while time.monotonic() < until:
-            pass
         print(json.dumps(figures(everything())), flush=True)
 
 
@@ -193,7 +184,7 @@ if __name__ == "__main__":
     # Not __main__: whoever reads the pickle knows the classes by the module's name.
     import benchall
 
-    if sys.argv[1:] == ["later"]:
-        benchall.after_a_while()
+    if sys.argv[1:] == ["alone"]:
+        benchall.alone()
     else:
         sys.stdout.buffer.write(pickle.dumps(benchall.everything()))

@@ -7,7 +7,7 @@
  * Each time is taken by itself, with the kernel's counts looked at in between,
  * as one does who wants to know what each of them was.
  *
- *   loops NAME COUNT [VMAS [cold]]     prints one time a line, in ns, without the clock's own
+ *   loops NAME COUNT [VMAS]     prints one time a line, in ns, without the clock's own
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -20,7 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PAGE ((size_t)sysconf(_SC_PAGESIZE))
+/* Asked for once: sysconf() inside of what is timed would be timed with it. */
+static size_t page;
 
 static long monotonic(void)
 {
@@ -97,20 +98,20 @@ static long empty(void)
  */
 static void crowd(long vmas)
 {
-	size_t size = vmas * PAGE;
+	size_t size = vmas * page;
 	char *place;
 
 	if (vmas <= 0)
 		return;
 	place = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	for (size_t i = 0; place != MAP_FAILED && i < size; i += 2 * PAGE)
-		mprotect(place + i, PAGE, PROT_READ);
+	for (size_t i = 0; place != MAP_FAILED && i < size; i += 2 * page)
+		mprotect(place + i, page, PROT_READ);
 }
 
 static char *map(size_t size)
 {
 	/* A page table of its own, and no huge pages. */
-	size_t huge = PAGE * (PAGE / 8);
+	size_t huge = page * (page / 8);
 	char *place = mmap(NULL, size + huge, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
@@ -126,7 +127,7 @@ static char *map(size_t size)
 static void fill(char *place, long pages)
 {
 	for (long i = 0; i < pages; i++)
-		place[i * PAGE] = 1;
+		place[i * page] = 1;
 }
 
 /* Work on other memory, twice what a second-level cache holds, so that it holds nothing else. */
@@ -143,37 +144,46 @@ int main(int count_of_words, char **words)
 	const char *name = count_of_words > 1 ? words[1] : "";
 	long count = count_of_words > 2 ? atol(words[2]) : 64, own, start;
 	long *times = calloc(count, sizeof(*times));
-	int cold = count_of_words > 4 && !strcmp(words[4], "cold");
 	struct rusage usage;
 	char *place;
 
+	page = sysconf(_SC_PAGESIZE);
 	calibrate();
 	own = empty();
 	memset(times, 1, count * sizeof(*times));
 	/* A small program has 20 of its own. */
 	crowd(count_of_words > 3 ? atol(words[3]) - 20 : 0);
 	elsewhere();	/* its own pages are there from now on */
-	place = map((count + 1) * PAGE);
+	place = map((count + 1) * page);
 	place[0] = 1;
-	place += PAGE;
+	place += page;
 	if (!strcmp(name, "read")) {
 		elsewhere();
 		for (long i = 0; i < count; i++) {
 			getrusage(RUSAGE_SELF, &usage);
 			start = now();
-			(void)*(volatile char *)(place + i * PAGE);
+			(void)*(volatile char *)(place + i * page);
+			times[i] = now() - start;
+		}
+	} else if (!strcmp(name, "write-again")) {
+		elsewhere();
+		for (long i = 0; i < count; i++) {
+			madvise(place, page, MADV_DONTNEED);
+			getrusage(RUSAGE_SELF, &usage);
+			start = now();
+			*(volatile char *)place = 1;
 			times[i] = now() - start;
 		}
 	} else if (!strcmp(name, "write") || !strcmp(name, "dontneed-write")) {
 		if (*name == 'd') {
 			fill(place, count);
-			madvise(place, count * PAGE, MADV_DONTNEED);
+			madvise(place, count * page, MADV_DONTNEED);
 		}
 		elsewhere();
 		for (long i = 0; i < count; i++) {
 			getrusage(RUSAGE_SELF, &usage);
 			start = now();
-			*(volatile char *)(place + i * PAGE) = 1;
+			*(volatile char *)(place + i * page) = 1;
 			times[i] = now() - start;
 		}
 	} else if (!strcmp(name, "cow-parent")) {
@@ -191,7 +201,7 @@ int main(int count_of_words, char **words)
 		for (long i = 0; i < count; i++) {
 			getrusage(RUSAGE_SELF, &usage);
 			start = now();
-			*(volatile char *)(place + i * PAGE) = 2;
+			*(volatile char *)(place + i * page) = 2;
 			times[i] = now() - start;
 		}
 		kill(child, 9);
@@ -204,53 +214,33 @@ int main(int count_of_words, char **words)
 			getppid();
 			times[i] = now() - start;
 		}
+	} else if (!strcmp(name, "clock")) {
+		/* What others read: a reading that takes as long as clock_gettime(). */
+		for (long i = 0; i < count; i++) {
+			struct timespec t;
+
+			start = now();
+			clock_gettime(CLOCK_REALTIME, &t);
+			times[i] = now() - start;
+		}
 	} else if (!strncmp(name, "move-", 5)) {
 		/*
-		 * move-PAGES: to and fro between two places that are aligned alike, far
-		 * from everything else.
+		 * move-PAGES: to and fro between two places in one table, far from
+		 * everything else.
 		 */
-		size_t size = (size_t)atol(name + 5) * PAGE, far = PAGE * (PAGE / 8) * (PAGE / 8);
-		char *from = (char *)(3 * far + (1UL << 37)), *to = from + 3 * far;
-		char *warm = from + 6 * far, *away = from + 9 * far;
+		size_t size = (size_t)atol(name + 5) * page, far = page * (page / 8) * (page / 8);
+		char *from = (char *)(3 * far + (1UL << 37)), *to = from + 2 * size, *other;
 		int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_NORESERVE;
 
 		if (mmap(from, size, PROT_READ | PROT_WRITE, flags, -1, 0) != from ||
-		    mmap(from - 3 * far, PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) {
+		    mmap(from - 3 * far, page, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) {
 			perror("mmap");
 			return 1;
 		}
 		from[-3 * (long)far] = 1;
 		madvise(from, size, MADV_NOHUGEPAGE);
 		fill(from, atol(name + 5));
-		/*
-		 * cold: another range, with one page, is moved just before, and other memory is
-		 * worked on before that.  Code is warm then, data are not.
-		 */
-		if (cold && mmap(warm, size, PROT_READ | PROT_WRITE, flags, -1, 0) != warm) {
-			perror("mmap");
-			return 1;
-		}
-		if (cold) {
-			madvise(warm, size, MADV_NOHUGEPAGE);
-			fill(warm, 1);
-		}
 		for (long i = 0; i < count; i++) {
-			char *other;
-
-			if (cold) {
-				elsewhere();
-				for (int call = 0; call < 16; call++)
-					now(), getppid(), getrusage(RUSAGE_SELF, &usage);
-				if (mremap(warm, size, size, MREMAP_MAYMOVE | MREMAP_FIXED,
-					   away) != away) {
-					perror("mremap");
-					return 1;
-				}
-				other = warm;
-				warm = away;
-				away = other;
-			}
-			other = from;
 			/* The move has flushed the TLB: what every call needs is in it again. */
 			getrusage(RUSAGE_SELF, &usage);
 			start = now();
@@ -259,6 +249,7 @@ int main(int count_of_words, char **words)
 				return 1;
 			}
 			times[i] = now() - start;
+			other = from;
 			from = to;
 			to = other;
 		}

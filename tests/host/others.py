@@ -19,7 +19,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,31 +30,50 @@ LIKE = 0.05
 ROUNDS = 15
 SAMPLES = 4096
 """Of faults: pages enough that no cache of the CPU's own holds them all."""
-MOVES_SAMPLES = 32
-FAULTS = ("read", "write", "dontneed-write", "cow-parent", "shm-reserved")
-MOVES = ("move-pte", "move-pmd", "move-shm", "move-shm-skewed")
-SIZES = "8K,64K,4M"
-WALKS = ("syscall",)
-LAYOUT = "hangs on how the program lies in memory: linked statically, the loop takes a quarter more"
-ONE_PAGE = (
-    "told, not judged: one page again and again, which is in the cache; a mean, clock included"
+FEW = 256
+"""Of what is done again and again: a long list of samples would take the caches' room."""
+STRESS_RUNS = 5
+FAULTS = ("read", "write", "dontneed-write", "cow-parent")
+AGAIN = ("write-again", "shm-again")
+MOVES = (
+    "move-pte-again",
+    "move-pmd-again",
+    "dontunmap-again",
+    "shrink-again",
+    "resize-none",
+    "move-shm-near",
+    "move-shm-skewed",
 )
-ONCE = "told, not judged: a single call, to the same GiB, so that no PMD table is made or freed"
+SIZES = "8K,16K,64K,4M"
+WALKS = ("syscall",)
+ONCE = "told, not judged: one call, code not in the caches, and fewer VMAs around it"
+MIXED = "told, not judged: calls of four kinds in one mean, to where the kernel likes"
+STRESS_BYTES = 16 << 10
+STRESS_MREMAP = {
+    # With 16 KiB it shrinks to the half, and then "resizes" to what it has, one time in two by a
+    # move too. After each it moves with MREMAP_DONTUNMAP.
+    "shrink-again-16K": 1 / 4,
+    "move-pte-again-8K": 1 / 4,
+    "dontunmap-again-8K": 1 / 2,
+    "resize-none-8K": 1 / 8,
+}
 
 
 @dataclass
 class Ours:
-    """Medians of one round of ours, in ns, and how many VMAs that process had."""
+    """One round of ours, in ns, and how many VMAs that process had."""
 
     medians: dict[str, float]
+    means: dict[str, float]
     vmas: int
 
 
 @dataclass(frozen=True)
 class Other:
-    """An independent program for one scenario of ours.
+    """An independent program for a scenario of ours, or for a mixture of some.
 
-    `differs` says why it is told, and not judged: what it does is not quite the same.
+    `differs` says why it is told, and not judged: what it does is not quite the same. What tells a
+    mean is held against a mean.
     """
 
     scenario: str
@@ -62,6 +81,15 @@ class Other:
     measure: Callable[[Ours], float]
     """One round of it, in ns."""
     differs: str = ""
+    tells_mean: bool = False
+    mixture: Mapping[str, float] = field(default_factory=dict)
+    """How much of each scenario a call of theirs is, where that is more than one."""
+
+    def ours(self, found: Ours) -> float:
+        """What ours says of it, in ns."""
+        parts = self.mixture or {self.scenario: 1.0}
+        figures = found.means if self.tells_mean else found.medians
+        return sum(part * figures[name] for name, part in parts.items())
 
 
 @dataclass
@@ -92,10 +120,15 @@ def output(words: Sequence[str | Path]) -> str:
 
 def ours(cpu: int) -> Ours:
     """One round of ours."""
-    found = Ours({}, 0)
-    for kind, names in (("fault", FAULTS), ("walk", WALKS), ("remap", MOVES)):
+    found = Ours({}, {}, 0)
+    for kind, names, samples in (
+        ("fault", FAULTS, SAMPLES),
+        ("fault", AGAIN, FEW),
+        ("walk", WALKS, SAMPLES),
+        ("remap", MOVES, FEW),
+    ):
         words = [PTSCOPE, "bench", kind, *names, "--json", "--cpu", str(cpu), "--rounds", "1"]
-        words += ["--samples", str(MOVES_SAMPLES if kind == "remap" else SAMPLES)]
+        words += ["--samples", str(samples)]
         if kind == "remap":
             words += ["--sizes", SIZES]
         done = subprocess.run(
@@ -106,6 +139,7 @@ def ours(cpu: int) -> Ours:
         for each in document["benchmarks"]:
             values = [value * 1e9 for run in each["runs"] for value in run["values"]]
             found.medians[each["metadata"]["name"]] = statistics.median(values)
+            found.means[each["metadata"]["name"]] = statistics.mean(values)
     return found
 
 
@@ -113,8 +147,8 @@ def loop(name: str) -> Callable[[Ours], float]:
     """A loop of loops.c, without its first time."""
 
     def measure(found: Ours) -> float:
-        count = MOVES_SAMPLES if name.startswith("move") else SAMPLES
-        lines = output([LOOPS, name, str(count), str(found.vmas), "cold"]).split()
+        count = FEW if name.startswith("move") or name.endswith("again") else SAMPLES
+        lines = output([LOOPS, name, str(count), str(found.vmas)]).split()
         return statistics.median([float(line) for line in lines][1:])
 
     return measure
@@ -126,24 +160,23 @@ def perf_syscall(_: Ours) -> float:
     return float(text.split()[-1]) / 200_000 * 1e9
 
 
-def stress_fault(_: Ours) -> float:
-    """stress-ng: the mean of a write to a page of shared memory that fallocate() reserved."""
-    text = output(
-        [
-            "stress-ng",
-            "--fault",
-            "1",
-            "--fault-ops",
-            "10000",
-            "--temp-path",
-            "/dev/shm",
-            "--metrics",
-        ]
-    )
-    found = re.search(r"([\d.]+) nanosecs per page fault", text)
-    if found is None:
-        raise ValueError(f"stress-ng told no time of a fault:\n{text}")
-    return float(found[1])
+def stress(stressor: str, told: str, *words: str) -> Callable[[Ours], float]:
+    """What a stressor of stress-ng tells, which is a mean, without its clock's own time.
+
+    The median of some short runs: a mean has all in it that comes in between.
+    """
+
+    def once() -> float:
+        text = output(["stress-ng", f"--{stressor}", "1", *words, "--metrics"])
+        found = re.search(rf"([\d.]+) nanosecs per {told}", text)
+        if found is None:
+            raise ValueError(f"stress-ng told no time of a {told}:\n{text}")
+        return float(found[1])
+
+    def measure(found: Ours) -> float:
+        return statistics.median(once() for _ in range(STRESS_RUNS)) - loop("clock")(found)
+
+    return measure
 
 
 def selftest(program: Path, title: str) -> Callable[[Ours], float]:
@@ -161,21 +194,25 @@ def selftest(program: Path, title: str) -> Callable[[Ours], float]:
 
 def others(mremap_test: Path | None) -> Iterator[Other]:
     """All that can be had here; what cannot is told."""
-    for name in ("syscall", "read", "write", "dontneed-write", "cow-parent"):
+    for name in ("syscall", "read", "write", "write-again", "dontneed-write", "cow-parent"):
         yield Other(name, "loop", loop(name))
     page = os.sysconf("SC_PAGE_SIZE")
-    for scenario, size in (("move-pte-64K", 64 << 10), ("move-pmd-4M", 4 << 20)):
-        yield Other(scenario, "loop", loop(f"move-{size // page}"), LAYOUT)
-    for name, scenario, measure, package, differs in (
-        ("perf", "syscall", perf_syscall, "linux-perf", ""),
-        ("stress-ng", "shm-reserved", stress_fault, "stress-ng", ONE_PAGE),
-    ):
-        if shutil.which(name) is None:
-            print(f"without {name}: apt-get install {package}", file=sys.stderr)
-        else:
-            yield Other(scenario, name, measure, differs)
+    for scenario, size in (("move-pte-again-64K", 64 << 10), ("move-pmd-again-4M", 4 << 20)):
+        yield Other(scenario, "loop", loop(f"move-{size // page}"))
+    if shutil.which("perf") is None:
+        print("without perf: apt-get install linux-perf", file=sys.stderr)
+    else:
+        yield Other("syscall", "perf", perf_syscall, tells_mean=True)
+    if shutil.which("stress-ng") is None:
+        print("without stress-ng: apt-get install stress-ng", file=sys.stderr)
+    else:
+        faults = stress("fault", "page fault", "--fault-ops", "2000", "--temp-path", "/dev/shm")
+        yield Other("shm-again", "stress-ng", faults, tells_mean=True)
+        sizes = ("--mremap-bytes", str(STRESS_BYTES), "--mremap-ops", "5000")
+        mremaps = stress("mremap", "mremap call", *sizes)
+        yield Other("four kinds", "stress-ng", mremaps, MIXED, True, STRESS_MREMAP)
     if mremap_test is not None:
-        for scenario, target in (("move-shm-4M", "PMD"), ("move-shm-skewed-4M", "PTE")):
+        for scenario, target in (("move-shm-near-4M", "PMD"), ("move-shm-skewed-4M", "PTE")):
             title = f"4MB mremap - Source PMD-aligned, Destination {target}-aligned"
             yield Other(scenario, "selftest", selftest(mremap_test, title), ONCE)
 
@@ -194,7 +231,7 @@ def main() -> int:
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
         found = ours(cpu)
         for row, pair in zip(rows, pairs, strict=True):
-            pair.ours.append(found.medians[row.scenario])
+            pair.ours.append(row.ours(found))
             pair.theirs.append(row.measure(found))
     print(f"{'scenario':<19} {'other':<10} {'ours ns':>9} {'theirs ns':>9}  ratio  middle half")
     apart = False

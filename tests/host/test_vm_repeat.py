@@ -44,4 +44,4 @@ def test_a_figure_in_one_run_only_is_an_error() -> None:
 
 def test_a_kernel_without_a_bench_is_named() -> None:
     with pytest.raises(UsageError, match="no bench on"):
-        repeat.run_repeat(["debian-5.10-amd64"], 2)
+        repeat.run_repeat(["debian-6.1-arm64"], 2)

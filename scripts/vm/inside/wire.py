@@ -18,6 +18,9 @@ HEADER = struct.Struct("<cII")
 CHUNK = 1 << 16
 """Bytes of output sent in one frame at most."""
 
+OWN_JOB = 0
+"""The job that a guest starts without being told (vm.job on its command line)."""
+
 # host to guest
 RUN = b"R"  # JSON: argv, env, cwd
 FILES = b"F"  # a tar to unpack at /; answered with EXIT

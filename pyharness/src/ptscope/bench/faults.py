@@ -36,6 +36,9 @@ READ = Action(lib.PTSCOPE_DO_READ)
 WRITE = Action(lib.PTSCOPE_DO_WRITE)
 SIGNAL_READ = Action(lib.PTSCOPE_DO_SIGNAL_READ)
 PAGE = os.sysconf("SC_PAGE_SIZE")
+LET_GO = Action(
+    lib.PTSCOPE_DO_CALL, memory.CALLS["madvise"], (0, PAGE, memory.MADV_DONTNEED), place=1
+)
 HUGE = PAGE * (PAGE // 8)
 """What a PMD entry maps: as many pages as a table has entries of 8 bytes."""
 WINDOW = 64 << 10
@@ -468,6 +471,8 @@ FAULTS: tuple[Scenario, ...] = (
     Scenario("write", "anonymous write", every_page, (anonymous, anchored), WRITE, NONE, FRESH),
     Scenario("write-after-read", "write to what was read", every_page,
           (anonymous, anchored, read_before), WRITE, ZERO, COPIED),
+    Scenario("write-again", "write to one page again and again", every_page,
+          (anonymous, anchored), WRITE, NONE, FRESH, again=LET_GO),
     _depth("depth-pmd", "write, a PTE table to make", 1),
     _depth("depth-pud", "write, two tables to make", 2),
     _depth("depth-p4d", "write, three tables to make", 3),
@@ -499,6 +504,9 @@ FAULTS: tuple[Scenario, ...] = (
     Scenario("shm-write", "shared memory write, cached", every_page,
           (file(MAP_SHARED, False, "all"), anchored), WRITE, NONE,
           Expect("leaf", writable=True, dirty=True)),
+    Scenario("shm-again", "shared memory, one page again", every_page,
+          (file(MAP_SHARED, False, "all"), anchored), WRITE, NONE,
+          Expect("leaf", writable=True, dirty=True), again=LET_GO),
     Scenario("file-read", "private file read, maps around", each_window,
           (file(MAP_PRIVATE, True, "all"), anchored_by_reading), READ, NONE, MAPPED_RO,
           neighbour=MAPPED),

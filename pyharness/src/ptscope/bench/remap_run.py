@@ -16,7 +16,7 @@ from ptscope.bench.remaps import Ground, Remap, release, size_text
 from ptscope.bench.result import Measured, Round, sort_samples
 from ptscope.bench.run import Setting, Tell, interrupts
 from ptscope.bench.stage import NotHere
-from ptscope.bench.timing import Action, Arena, Sample, reap
+from ptscope.bench.timing import Action, Arena, Sample, reap, take
 
 MOST_BYTES = 256 << 20
 """Bytes that the samples of a round make ready in all, where that is more than two samples."""
@@ -41,8 +41,10 @@ def measure_remap(
     fitting = [size for size in sizes if scenario.fits(size, setting.geometry)]
     if not fitting:
         least = size_text(scenario.least(setting.geometry))
-        below = scenario.below and size_text(scenario.below(setting.geometry))
-        remedy = f"sizes of it: {least} and multiples" + (f", below {below}" if below else "")
+        remedy = f"sizes of it: {least} and multiples"
+        for word, limit in (("below", scenario.below), ("at most", scenario.most)):
+            if limit is not None:
+                remedy += f", {word} {size_text(limit(setting.geometry))}"
         return [_unavailable(scenario, setting, "none of the sizes fits", remedy)]
     if scenario.device is not None:
         # All sizes, and the other ways to map them, are to have the same frames.
@@ -124,6 +126,7 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
             scenario.device,
             known,
             scenario.shared,
+            scenario.near,
         )
         closing.callback(ground.close)
         if known is not None:
@@ -132,6 +135,9 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
             # Also of what the timed call maps by itself.
             memory.call("prctl", PR_SET_THP_DISABLE, 1)
             closing.callback(memory.call, "prctl", PR_SET_THP_DISABLE, 0)
+        if scenario.again is not None:
+            ground.make()
+            return _again(scenario, ground, scenario.again(ground), count, setting, measured)
         rehearsal = closing.enter_context(Rehearsal.of(scenario, ground, setting))
         memory.work_elsewhere()  # its own first time makes tables
         arena = Arena(1)
@@ -154,6 +160,29 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
             if not fresh and scenario.undo is not None:
                 scenario.undo(ground)
         return sort_samples(setting.clock, samples, flaws, interrupts=hits)
+
+
+def _again(
+    scenario: Remap, ground: Ground, undo: Action, count: int, setting: Setting, measured: Measured
+) -> Round:
+    """A round of samples without anything between them but what undoes them."""
+    eyes, own = setting.eyes, os.getpid()
+    action = replace(scenario.action(ground), spin=setting.spin, rest=setting.rest)
+    before = eyes.look(own, ground.probes(ground.old))
+    there = eyes.look(own, ground.probes(ground.new))
+    take(setting.clock.kind, action, [ground.old])  # for each begins by being undone
+    hits = interrupts(setting.cpu)
+    samples = take(setting.clock.kind, action, [ground.old] * count, undo)
+    hits = interrupts(setting.cpu) - hits
+    at_old = eyes.look(own, ground.probes(ground.old))
+    at_new = eyes.look(own, ground.probes(ground.new))
+    measured.samples += count
+    measured.faults += sum(sample.faults for sample in samples)
+    flaws = [
+        next(iter(_flaws(scenario, ground, sample, before, there, at_old, at_new, 0)), None)
+        for sample in samples
+    ]
+    return sort_samples(setting.clock, samples, flaws, interrupts=hits)
 
 
 class Rehearsal:
@@ -179,7 +208,7 @@ class Rehearsal:
             yield cls(scenario, None, setting)
             return
         skew = setting.geometry.page * scenario.skewed
-        own = Ground(setting.geometry, ground.size, "one", skew, shared=scenario.shared, number=1)
+        own = replace(ground, content="one", skew=skew, device=None, known=None, number=1)
         try:
             yield cls(scenario, own, setting)
         finally:
@@ -243,9 +272,10 @@ def _flaws(
     faults = scenario.faults(ground)
     if faults is not None and sample.faults != faults:
         yield f"the kernel counted {sample.faults} faults, not {faults}"
-    if scenario.at_old == "half":
+    if scenario.at_old in ("half", "cut"):
         kept = sum(each < ground.old + ground.size // 2 for each in ground.probes(ground.old))
-        yield from _fate("kept half", "same", scenario.writable, before[:kept], at_old[:kept])
+        fate = "same" if scenario.at_old == "half" else "fresh"
+        yield from _fate("kept half", fate, scenario.writable, before[:kept], at_old[:kept])
         yield from _fate("half that goes", "none", None, before[kept:], at_old[kept:])
     else:
         yield from _fate("old place", scenario.at_old, scenario.writable, before, at_old)
@@ -292,6 +322,10 @@ def moved(by: str, ground: Ground, before: Look, after: Look) -> Iterator[str]:
     for number in range(above):
         if one[number] != other[number]:
             yield f"the table {number + 1} above the page did not come along: it was copied"
-    # Two ranges can lie in one PUD table, as two entries of it; but not in one PTE or PMD table.
-    if above < 2 and one[above] == other[above]:
+    # Two ranges can lie in one PUD table, as two entries of it; but not in one PTE or PMD table,
+    # unless they were laid there.
+    if ground.near:
+        if one[above] != other[above]:
+            yield f"the table {above + 1} above the page is another, although the place was near"
+    elif above < 2 and one[above] == other[above]:
         yield f"the table {above + 1} above the page is the same: a level above it was moved"

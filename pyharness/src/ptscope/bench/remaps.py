@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -25,7 +26,7 @@ from ptscope.bench.timing import Action
 from ptscope.source.known import KnownFrames, MapKind
 
 Content = Literal["pages", "nothing", "sparse", "huge", "device", "one"]
-Fate = Literal["same", "none", "fresh", "moved", "half"]
+Fate = Literal["same", "none", "fresh", "moved", "half", "cut"]
 
 K, M, G = 1 << 10, 1 << 20, 1 << 30
 SIZES = (4 * K, 16 * K, 64 * K, 256 * K, 1 * M, 2 * M, 8 * M, 32 * M, 128 * M, 512 * M, 1 * G)
@@ -38,8 +39,10 @@ class Ground:
     `number` tells grounds apart that are there at a time. `shared`: it is shared memory.
 
     Both lie far from all other mappings, each at the beginning of what a PUD entry maps, `new`
-    `skew` bytes after it. A page in another such range keeps the tables above them. With `device`
-    it is a mapping of the first of the `known` pages of the module's device, made in this way.
+    `skew` bytes after it; with `near` it lies beside `old`, so that the table whose entries are
+    moved is there and stays. A page in another such range keeps the tables above them. With
+    `device` it is a mapping of the first of the `known` pages of the module's device, made in this
+    way.
     """
 
     geometry: Geometry
@@ -49,6 +52,7 @@ class Ground:
     device: MapKind | None = None
     known: KnownFrames | None = None
     shared: bool = False
+    near: bool = False
     number: int = 0
     old: int = 0
     new: int = 0
@@ -58,7 +62,8 @@ class Ground:
         # Room for a range that grows, and a whole PUD without anything on both sides.
         step = (2 + -(-2 * self.size // pud)) * pud
         start = -(-LOW // pud) * pud + self.number * 4 * step
-        self.old, self.new = start + step, start + 2 * step + self.skew
+        self.old = start + step
+        self.new = self.old + (2 * self.size if self.near else step) + self.skew
         if self.new + 2 * step > self.geometry.user_end:
             raise NotHere("the address space is too small")
         self.anchor = start
@@ -149,12 +154,15 @@ class Remap:
     """One scenario.
 
     `at_old` and `at_new` are what has become of the entries afterwards (`half`: the second half is
-    gone), `moves` the level whose entries are moved, so that the tables below it are found under
-    the new address. `freed` counts the tables that go, None: that is told, not judged. `faults` are
-    those the kernel counts, None: that depends. `device`: it is played on known frames, which each
-    entry has to show, mapped in this way. `undo` has the range as it was; without it the
-    range is made anew for each sample. `rehearsed`: what is timed is done to another range of the
-    size, with one page, just before, so that the caches hold the kernel's code and data for it.
+    gone, `cut`: and the first is another one), `moves` the level whose entries are moved, so that
+    the tables below it are found under the new address; with `near` to a place in the same table.
+    `freed` counts the tables that go, None: that is told, not judged. `faults` are those the kernel
+    counts, None: that depends. `device`: it is played on known frames, which each entry has to
+    show, mapped in this way. `undo` has the range as it was; without it the range is made anew for
+    each sample. `rehearsed`: what is timed is done to another range of the size, with one page,
+    just before, so that the caches hold the kernel's code and data for it. `again`: this undoes it,
+    and all samples of a round follow each other at once, each after that; walks prove what was
+    before the first and after the last, and results the others.
     """
 
     name: str
@@ -170,9 +178,12 @@ class Remap:
     result: Callable[[Ground], int | None] = lambda ground: 0
     least: Callable[[Geometry], int] = lambda geometry: geometry.page
     below: Callable[[Geometry], int] | None = None
+    most: Callable[[Geometry], int] | None = None
     skewed: bool = False
     shared: bool = False
+    near: bool = False
     undo: Callable[[Ground], None] | None = None
+    again: Callable[[Ground], Action] | None = None
     forks: bool = False
     rehearsed: bool = True
     device: MapKind | None = None
@@ -185,6 +196,7 @@ class Remap:
             size >= least
             and size % least == 0
             and (self.below is None or size < self.below(geometry))
+            and (self.most is None or size <= self.most(geometry))
         )
 
 
@@ -198,6 +210,12 @@ def _move(flags: int = MREMAP_MAYMOVE | MREMAP_FIXED) -> Callable[[Ground], Acti
     )
 
 
+def _move_back(ground: Ground) -> Action:
+    return _call(
+        "mremap", ground.new, ground.size, ground.size, MREMAP_MAYMOVE | MREMAP_FIXED, ground.old
+    )
+
+
 def _swap(ground: Ground) -> None:
     """What was moved is the range now, and goes back next time."""
     ground.old, ground.new = ground.new, ground.old
@@ -208,12 +226,20 @@ def _protect_again(ground: Ground) -> None:
     memory.touch(ground.old, ground.size, ground.stride, write=True)
 
 
+def _shrink(ground: Ground) -> Action:
+    return _call("mremap", ground.old, ground.size, ground.size // 2, 0)
+
+
 def _shrink_again(ground: Ground) -> None:
     memory.call("mremap", ground.old, 2 * ground.size, ground.size, 0)
 
 
 def _populate(ground: Ground) -> Action:
     memory.unmap(ground.old, ground.size)
+    return _map_again(ground)
+
+
+def _map_again(ground: Ground) -> Action:
     flags = memory.MAP_PRIVATE | memory.MAP_ANONYMOUS | memory.MAP_POPULATE
     return _call(
         "mmap", ground.old, ground.size, RW, flags | memory.MAP_FIXED, (1 << 64) - 1, 0
@@ -228,12 +254,21 @@ def _touch(ground: Ground) -> Action:
     return Action(lib.PTSCOPE_DO_TOUCH, arguments=(ground.page,), inner=ground.pages)
 
 
+def _two_pages(geometry: Geometry) -> int:
+    return 2 * geometry.page
+
+
 def _pmd(geometry: Geometry) -> int:
     return geometry.pmd
 
 
 def _pud(geometry: Geometry) -> int:
     return geometry.pud
+
+
+def _a_quarter(span: Callable[[Geometry], int]) -> Callable[[Geometry], int]:
+    """Of what one table maps: there is room for both ranges, and for each to grow."""
+    return lambda geometry: span(geometry) // 4
 
 
 def _new(ground: Ground) -> int:
@@ -261,6 +296,25 @@ REMAPS: tuple[Remap, ...] = (
           "pmd", result=_new, least=_pmd, below=_pud, shared=True, undo=_swap),
     Remap("move-shm-skewed", "the same to a page further: by entries", "pages", _move(), "none",
           "moved", "pte", result=_new, least=_pmd, shared=True, skewed=True, undo=_swap),
+    Remap("move-pte-near", "mremap by entries in one PTE table", "pages", _move(), "none", "moved",
+          "pte", result=_new, most=_a_quarter(_pmd), near=True, undo=_swap),
+    Remap("move-pmd-near", "mremap by PMDs in one PMD table", "pages", _move(), "none", "moved",
+          "pmd", result=_new, least=_pmd, most=_a_quarter(_pud), near=True, undo=_swap),
+    Remap("move-shm-near", "mremap of shared memory in one PMD table", "pages", _move(),
+          "none", "moved", "pmd", result=_new, least=_pmd, most=_a_quarter(_pud), shared=True,
+          near=True, undo=_swap),
+    Remap("move-pte-again", "mremap to and fro, near, by entries", "pages", _move(), "none",
+          "moved", "pte", result=_new, most=_a_quarter(_pmd), near=True, again=_move_back),
+    Remap("move-pmd-again", "mremap to and fro, near, by PMDs", "pages", _move(), "none", "moved",
+          "pmd", result=_new, least=_pmd, most=_a_quarter(_pud), near=True, again=_move_back),
+    Remap("dontunmap-again", "the same, MREMAP_DONTUNMAP", "pages",
+          _move(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP), "none", "moved", result=_new,
+          most=_a_quarter(_pmd), near=True, again=_move_back),
+    Remap("shrink-again", "mremap to half the size, and mmap again", "pages", _shrink, "cut",
+          result=_old, least=_two_pages, again=_map_again),
+    Remap("resize-none", "mremap to the size that it has", "pages",
+          lambda ground: _call("mremap", ground.old, ground.size, ground.size, 0), "same",
+          result=_old, again=lambda ground: Action(lib.PTSCOPE_DO_NOTHING)),
     Remap("move-empty", "mremap, nothing there to move", "nothing", _move(), "none", "none",
           result=_new, undo=_swap),
     Remap("move-huge", "mremap of huge pages", "huge", _move(), "none", "moved", "pmd",
@@ -270,9 +324,8 @@ REMAPS: tuple[Remap, ...] = (
     Remap("grow", "mremap to twice the size, in place", "pages",
           lambda ground: _call("mremap", ground.old, ground.size, 2 * ground.size, 0), "same",
           result=_old, undo=_shrink_again),
-    Remap("shrink", "mremap to half the size", "pages",
-          lambda ground: _call("mremap", ground.old, ground.size, ground.size // 2, 0), "half",
-          result=_old, least=lambda geometry: 2 * geometry.page),
+    Remap("shrink", "mremap to half the size", "pages", _shrink, "half", result=_old,
+          least=_two_pages),
     Remap("protect", "mprotect to read-only", "pages",
           lambda ground: _call("mprotect", ground.old, ground.size, PROT_READ), "same",
           writable=False, freed=lambda ground: 0, undo=_protect_again),
@@ -309,9 +362,6 @@ def size_text(size: int) -> str:
 
 
 def release() -> tuple[int, int]:
-    """Version of the running kernel."""
-    numbers = os.uname().release.split(".")
-    try:
-        return int(numbers[0]), int(numbers[1])
-    except (ValueError, IndexError):
-        return (0, 0)
+    """Version of the running kernel: (7, 3) of `7.3-rc5`."""
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return (0, 0) if found is None else (int(found[1]), int(found[2]))

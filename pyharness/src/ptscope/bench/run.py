@@ -97,6 +97,8 @@ def one_round(
         rest = setting.rest if scenario.changes_vmas else 0
         stage.action = replace(scenario.action, spin=setting.spin, rest=rest)
         stage.lay_out(scenario.stride(stage))
+        if scenario.again is not None:
+            stage.addresses[1:] = stage.addresses[:1] * (len(stage.addresses) - 1)
         play(scenario.steps, stage)
         eyes, addresses, count = setting.eyes, stage.addresses, len(stage.addresses)
         before = eyes.look(stage.pid, addresses)
@@ -108,7 +110,7 @@ def one_round(
                 assert stage.child is not None
                 samples = stage.child.run()
             else:
-                samples = take(stage.clock, stage.action, addresses)
+                samples = take(stage.clock, stage.action, addresses, scenario.again)
         if watch is not None:
             watch.took(samples)
         hits = interrupts(setting.cpu) - hits

@@ -96,7 +96,8 @@ class Arena:
     def take(self, clock: int, action: Action, rehearsal: Action | None = None) -> list[Sample]:
         """Do the action on each address in turn, in this process.
 
-        The rehearsal is done just before each, so that the caches have what the kernel needs.
+        The rehearsal is done just before each, on its address: so that the caches have what the
+        kernel needs, or that there is something to do again.
         """
         before = ffi.NULL if rehearsal is None else _c_action(rehearsal)
         error = lib.ptscope_sample_run(
@@ -107,11 +108,13 @@ class Arena:
         return self.results()
 
 
-def take(clock: int, action: Action, addresses: Sequence[int]) -> list[Sample]:
-    """Do the action on each address in turn, in this process."""
+def take(
+    clock: int, action: Action, addresses: Sequence[int], rehearsal: Action | None = None
+) -> list[Sample]:
+    """Do the action on each address in turn, in this process; see `Arena.take`."""
     arena = Arena(len(addresses))
     arena.fill(addresses)
-    return arena.take(clock, action)
+    return arena.take(clock, action, rehearsal)
 
 
 class Child:

@@ -112,7 +112,8 @@ def remap_names() -> list[str]:
 def test_remaps_are_proven(setting: Setting, name: str) -> None:
     row = next(row for row in REMAPS if row.name == name)
     geometry = setting.geometry
-    size = next(size for size in (geometry.pmd, 16 * PAGE, geometry.pud) if row.fits(size, geometry))
+    sizes = (geometry.pmd, 16 * PAGE, geometry.pud)
+    size = next(size for size in sizes if row.fits(size, geometry))
     (measured,) = measure_remap(row, [size], replace(setting, samples=3, rounds=1))
     assert measured.unavailable is None
     assert measured.errors == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -118,6 +119,18 @@ def test_remaps_are_proven(setting: Setting, name: str) -> None:
     assert measured.unavailable is None
     assert measured.errors == []
     assert len(measured.values) + measured.marked + len(measured.first) == 3
+
+
+def test_what_may_not_be_locked_is_not_tried(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (8 << 10, 8 << 10))
+    row = next(row for row in REMAPS if row.name == "mlock")
+    few = replace(setting, samples=2, rounds=1)
+    small, large = measure_remap(row, [PAGE, 4 * PAGE], few)
+    assert small.unavailable is None
+    assert large.unavailable == "16 KiB are to be locked, and 8 KiB may be (RLIMIT_MEMLOCK)"
 
 
 def test_a_remap_that_did_something_else_is_an_error(setting: Setting) -> None:

@@ -379,6 +379,14 @@ def test_tables_fit_80_columns() -> None:
     assert max(map(len, unstyle(render_comparison(comparison)).splitlines())) <= 80
 
 
+def test_a_vma_more_is_no_other_condition() -> None:
+    def with_vmas(count: int) -> dict[str, store.Stored]:
+        return {"write": store.Stored("write", ((1.0,), (1.5,)), {"vmas": count, "levels": 4})}
+
+    assert compare(with_vmas(165), with_vmas(166)).unlike == ()
+    assert compare(with_vmas(165), with_vmas(200)).unlike == (("vmas", "165", "200"),)
+
+
 @pytest.mark.parametrize(
     ("ns", "text"),
     [(0.4, "400 ps"), (0.999, "1.00 ns"), (99.96, "100 ns"), (999.4, "999 ns"), (999.6, "1.00 us"),

@@ -17,6 +17,8 @@ from ptscope.errors import Unsupported, UsageError
 
 WIDTH, ROW = 9.0, 0.28
 """Inches."""
+ORIENTATION_SINCE = (3, 10)
+"""Of matplotlib, which has deprecated `vert` since."""
 
 
 def check_available() -> None:
@@ -28,6 +30,15 @@ def check_available() -> None:
             "drawing needs matplotlib, which is not installed",
             "`pip install matplotlib`, or Debian's python3-matplotlib",
         )
+
+
+def _lying() -> dict[str, Any]:
+    """How matplotlib is told that boxes lie."""
+    import matplotlib
+
+    if matplotlib.__version_info__[:2] >= ORIENTATION_SINCE:
+        return {"orientation": "horizontal"}
+    return {"vert": False}
 
 
 def drawn(path: Path, group: str, measured: Sequence[Measured], conditions: Conditions) -> bytes:
@@ -83,7 +94,7 @@ def _draw_distributions(axes: Any, shown: Sequence[Measured]) -> None:
     axes.bxp(
         boxes,
         positions=places,
-        vert=False,
+        **_lying(),
         widths=0.6,
         showfliers=False,
         patch_artist=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -105,6 +106,12 @@ def _check_memory(scenario: Remap, size: int, setting: Setting) -> None:
         need = size
     if scenario.device is not None and setting.frames.has(size // setting.geometry.page):
         return
+    may = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if scenario.locks and os.geteuid() and may != resource.RLIM_INFINITY and size > may:
+        raise NotHere(
+            f"{size >> 10} KiB are to be locked, and {may >> 10} KiB may be (RLIMIT_MEMLOCK)",
+            "as root, or with a higher `ulimit -l`",
+        )
     free = available_bytes()
     if need > free // PART_OF_MEMORY:
         raise NotHere(f"it takes {need >> 20} MiB, and a quarter of {free >> 20} MiB may be used")
@@ -167,7 +174,7 @@ def _again(
 ) -> Round:
     """A round of samples without anything between them but what undoes them."""
     eyes, own = setting.eyes, os.getpid()
-    action = replace(scenario.action(ground), spin=setting.spin, rest=setting.rest)
+    action = replace(scenario.action(ground), spin=setting.spin)
     before = eyes.look(own, ground.probes(ground.old))
     there = eyes.look(own, ground.probes(ground.new))
     take(setting.clock.kind, action, [ground.old])  # for each begins by being undone

@@ -162,7 +162,7 @@ class Remap:
     each sample. `rehearsed`: what is timed is done to another range of the size, with one page,
     just before, so that the caches hold the kernel's code and data for it. `again`: this undoes it,
     and all samples of a round follow each other at once, each after that; walks prove what was
-    before the first and after the last, and results the others.
+    before the first and after the last, and results the others. `locks`: it needs to lock as much.
     """
 
     name: str
@@ -187,6 +187,7 @@ class Remap:
     forks: bool = False
     rehearsed: bool = True
     device: MapKind | None = None
+    locks: bool = False
     since: tuple[int, int] = (0, 0)
 
     def fits(self, size: int, geometry: Geometry) -> bool:
@@ -341,7 +342,7 @@ REMAPS: tuple[Remap, ...] = (
           rehearsed=False),
     Remap("mlock", "mlock, nothing there", "nothing",
           lambda ground: _call("mlock", ground.old, ground.size), "fresh", faults=_pages,
-          rehearsed=False),
+          rehearsed=False, locks=True),
     Remap("device-remap", "mmap, remap_pfn_range()", "device", _map_device, "fresh",
           result=_old, device="remap", rehearsed=False),
     Remap("device-insert", "mmap, vm_insert_page() of the same", "device", _map_device, "fresh",

@@ -194,7 +194,7 @@ def turn(setting: Setting) -> float:
     )
 
 
-@pytest.mark.parametrize("name", ["write", "cow-parent", "depth-pmd", "syscall"])
+@pytest.mark.parametrize("name", ["write", "cow-parent", "depth-pmd", "module-walk"])
 def test_a_planted_slowdown_is_reported(here: Setting, name: str) -> None:
     row = next(row for row in (*FAULTS, *WALKS) if row.name == name)
     measure(row, here)
@@ -299,12 +299,12 @@ def test_numa_hints(ground: None) -> None:
 
 
 @functools.cache
-def loop(name: str, count: int, vmas: int) -> float:
-    """The median of an independent loop in a process of so many VMAs, in ns, without the first."""
+def loop(name: str, count: int, vmas: int) -> list[float]:
+    """Times of an independent loop in a process of so many VMAs, in ns, without the first."""
     done = subprocess.run(
         [LOOPS, name, str(count), str(vmas)], stdout=subprocess.PIPE, check=True, text=True
     )
-    return statistics.median([float(line) for line in done.stdout.split()][1:])
+    return [float(line) for line in done.stdout.split()][1:]
 
 
 def vmas(bench: Bench) -> int:
@@ -321,15 +321,17 @@ def assert_alike(bench: Bench, ours: float, theirs: float) -> None:
     "name", ["syscall", "read", "write", "write-again", "dontneed-write", "cow-parent"]
 )
 def test_independent_loops_agree(bench: Bench, name: str) -> None:
-    assert_alike(bench, median(bench.named(name)), loop(name, 25, vmas(bench)))
+    theirs = statistics.median(loop(name, 25, vmas(bench)))
+    assert_alike(bench, median(bench.named(name)), theirs)
 
 
 @pytest.mark.parametrize(
-    ("name", "pages"), [("move-pte-again", 64), ("move-pmd-again", 2 * HUGE // PAGE)]
+    ("name", "pages"), [("move-pte", 64), ("move-pmd", 2 * HUGE // PAGE)]
 )
 def test_independent_moves_agree(bench: Bench, name: str, pages: int) -> None:
-    ours = median(bench.named(f"{name}-{size_text(pages * PAGE)}"))
-    assert_alike(bench, ours, loop(f"move-{pages}", 9, vmas(bench)))
+    """By the least: a call may meet a slab that has to be filled up."""
+    ours = bench.named(f"{name}-{size_text(pages * PAGE)}").values
+    assert_alike(bench, min(ours), min(loop(f"away-{pages}", 25, vmas(bench))))
 
 
 def test_command_writes_what_compare_reads(tmp_path: Path) -> None:

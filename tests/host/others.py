@@ -147,7 +147,7 @@ def loop(name: str) -> Callable[[Ours], float]:
     """A loop of loops.c, without its first time."""
 
     def measure(found: Ours) -> float:
-        count = FEW if name.startswith("move") or name.endswith("again") else SAMPLES
+        count = FEW if name.startswith("near") or name.endswith("again") else SAMPLES
         lines = output([LOOPS, name, str(count), str(found.vmas)]).split()
         return statistics.median([float(line) for line in lines][1:])
 
@@ -198,7 +198,7 @@ def others(mremap_test: Path | None) -> Iterator[Other]:
         yield Other(name, "loop", loop(name))
     page = os.sysconf("SC_PAGE_SIZE")
     for scenario, size in (("move-pte-again-64K", 64 << 10), ("move-pmd-again-4M", 4 << 20)):
-        yield Other(scenario, "loop", loop(f"move-{size // page}"))
+        yield Other(scenario, "loop", loop(f"near-{size // page}"))
     if shutil.which("perf") is None:
         print("without perf: apt-get install linux-perf", file=sys.stderr)
     else:

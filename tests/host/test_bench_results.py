@@ -379,6 +379,19 @@ def test_tables_fit_80_columns() -> None:
     assert max(map(len, unstyle(render_comparison(comparison)).splitlines())) <= 80
 
 
+def test_a_step_of_the_clock_is_no_difference() -> None:
+    def with_median(seconds: float, resolution: float) -> dict[str, store.Stored]:
+        facts = {"resolution_ns": resolution}
+        return {"write": store.Stored("write", ((seconds,), (seconds,)), facts)}
+
+    def verdict(resolution: float) -> str:
+        first, second = with_median(8.1e-6, resolution), with_median(8.0e-6, resolution)
+        return compare(first, second).differences[0].verdict
+
+    assert verdict(100.0) == "no difference shown"
+    assert verdict(1.0) == "faster"
+
+
 def test_a_vma_more_is_no_other_condition() -> None:
     def with_vmas(count: int) -> dict[str, store.Stored]:
         return {"write": store.Stored("write", ((1.0,), (1.5,)), {"vmas": count, "levels": 4})}

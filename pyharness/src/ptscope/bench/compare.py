@@ -4,7 +4,8 @@
 What is compared are the medians of runs: the samples of one run have more in common than those of
 two, so a run counts once, however many samples it has. Their logarithms are compared by Welch's
 t-test. The interval widens with the number of benchmarks compared (Bonferroni), so that the chance
-that any of them is called different although none is stays what was asked for.
+that any of them is called different although none is stays what was asked for; and it is wider by
+what the clock can tell.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ _OUTCOMES = (
     "name", "description", "samples", "faults_counted", "samples_marked",
     "samples_kept_although_long", "samples_in_error",
     "interrupts", "date", "tables", "clock_ns_per_tick", "clock_overhead_ns",
-    "clock_resolution_ns", "loops", "size", "pages", "proven_by", "cpu_affinity", "duration",
-    "family",
+    "clock_resolution_ns", "resolution_ns", "loops", "size", "pages", "proven_by", "cpu_affinity",
+    "duration", "family",
 )  # fmt: skip
 _OUTCOMES_OF_MANY = ("missing_", "inside_", "delay_")
 
@@ -119,7 +120,9 @@ def difference(first: Stored, second: Stored, least: float, compared: int = 1) -
     chance = (1 - CONFIDENCE) / max(1, compared)
     one, other = _logarithms(first), _logarithms(second)
     apart = _mean(other) - _mean(one)
-    reach = _reach(one, other, chance)
+    # Medians are known to a step of the clock: two may fall on both sides of one.
+    step = max(float(each.facts.get("resolution_ns", 0.0)) for each in (first, second)) * 1e-9
+    reach = _reach(one, other, chance) + step / _exp(min(_mean(one), _mean(other)))
     ratio, low, high = (_exp(each) for each in (apart, apart - reach, apart + reach))
     verdict: Verdict = "no difference shown"
     if min(len(one), len(other)) < FEWEST_RUNS:

@@ -89,6 +89,7 @@ def _benchmark(each: Measured) -> dict[str, object]:
         "samples_in_error": len(each.errors),
         "interrupts": sum(round_.interrupts for round_ in each.rounds),
         "proven_by": each.proven_by,
+        "resolution_ns": each.resolution,
     }
     if each.tables:
         facts["tables"] = _numbers(each.tables)

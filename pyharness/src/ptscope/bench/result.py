@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from ptscope.bench.inside import Inside
 
 
-TICK_NS = 4e6
-"""The kernel's tick where there are 250 in a second, as in Debian: at each it may run others."""
+LONG_NS = 2e6
+"""Half of the kernel's tick, where there are 250 in a second, as in Debian: at each it may run
+others, and most samples of what takes as long meet one."""
 
 
 @dataclass
@@ -149,7 +150,7 @@ def sort_samples(
     disturbed = [bool(sample.involuntary) for sample in samples]
     times = [clock.ns(sample.ticks) for sample in samples]
     alone = [time for time, lost in zip(times, disturbed, strict=True) if not lost]
-    keep = bool(times) and (quantile(sorted(alone), 0.5) if alone else min(times)) >= TICK_NS
+    keep = bool(times) and (quantile(sorted(alone), 0.5) if alone else min(times)) >= LONG_NS
     for number, (sample, flaw) in enumerate(zip(samples, flaws, strict=True)):
         value = clock.ns(sample.ticks) / inner
         if flaw is not None:

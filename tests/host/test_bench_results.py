@@ -103,7 +103,7 @@ def test_samples_are_sorted_by_what_happened_to_them() -> None:
     assert made.values == [100, 1.0]  # never less than a tick
     assert made.marked == [8980, 7980]
     assert made.errors == ["not what it should be"]
-    # Where the scenario takes a tick and more, it is hardly ever alone; elsewhere others were long.
+    # Where the scenario takes half a tick and more, it is rarely alone; elsewhere others were long.
     long = sort_samples(
         CLOCK,
         [sample(7_000_000), sample(5_000_020, involuntary=1), sample(6_000_020)],

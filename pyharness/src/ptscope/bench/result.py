@@ -26,7 +26,7 @@ class Round:
 
     `first` are the samples that came first, which find caches cold; `marked` those in which the
     thread lost its CPU. Neither is among `values`, except for the `kept` that were interrupted by
-    others where the scenario itself takes longer than a tick: nothing can run so long alone.
+    others where the scenario itself takes half a tick or more: little can run so long alone.
     `errors` say of samples that what should have happened did not: these are nowhere else.
     `interrupts` hit the CPU while the round was timed.
     """

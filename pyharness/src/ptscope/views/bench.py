@@ -180,7 +180,7 @@ def _conditions(measured: Sequence[Measured], conditions: Conditions) -> Iterato
         "samples",
         f"{samples} in all; the first of each round ({len(first)}) are apart, as are {marked} "
         "that lost the CPU"
-        + (f"; {kept} longer than a tick lost it too and are kept" if kept else ""),
+        + (f"; {kept} longer than half a tick lost it too and are kept" if kept else ""),
     )
     faults = sum(each.faults for each in measured)
     yield from labelled("faults", f"{faults} counted by the kernel (getrusage)")

@@ -183,6 +183,10 @@ def test_what_is_done_again_and_again_is_proven_each_time(setting: Setting) -> N
     nothing = replace(remap, again=lambda ground: Action(lib.PTSCOPE_DO_NOTHING))
     (moved_once,) = measure_remap(nothing, [4 * PAGE], few)
     assert moved_once.errors
+    shrunk = next(row for row in REMAPS if row.name == "shrink-again")
+    bad = Action(lib.PTSCOPE_DO_CALL, memory.CALLS["madvise"], (0, PAGE, -1))
+    (cut_once,) = measure_remap(replace(shrunk, again=lambda ground: bad), [4 * PAGE], few)
+    assert "the call failed: Invalid argument" in cut_once.errors[0]
 
 
 def test_looks_that_say_nothing_are_not_compared() -> None:

@@ -278,12 +278,12 @@ run_samples(int clock, act *what, const struct ptscope_action *action,
 	for (__u64 i = 0; i < count; i++) {
 		struct ptscope_sample *sample = &samples[i];
 		struct prepared prepared;
+		__s64 result, ready = 0;
 		__u64 start, end;
-		__s64 result;
 
 		if (rehearsal) {
 			prepare(&prepared, rehearsal, addresses[i]);
-			acts[rehearsal->kind](&prepared);
+			ready = acts[rehearsal->kind](&prepared);
 			take_rusage(&before);
 		}
 		if (action->rest) {
@@ -305,7 +305,8 @@ run_samples(int clock, act *what, const struct ptscope_action *action,
 		take_rusage(&after);
 		sample->start = start;
 		sample->ticks = end - start;
-		sample->result = result;
+		/* What was not made ready is no sample, whatever came of it. */
+		sample->result = ready < 0 ? ready : result;
 		sample->minor = (__u32)(after.ru_minflt - before.ru_minflt);
 		sample->major = (__u32)(after.ru_majflt - before.ru_majflt);
 		sample->voluntary = (__u32)(after.ru_nvcsw - before.ru_nvcsw);

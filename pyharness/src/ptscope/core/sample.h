@@ -56,7 +56,7 @@ struct ptscope_action {
 struct ptscope_sample {
 	__u64 start;			/* the first reading of the clock */
 	__u64 ticks;			/* between the two readings of it */
-	__s64 result;			/* of a call; 1 when the signal came; a PID */
+	__s64 result;			/* of a call; 1 when the signal came; a PID; the rehearsal's error */
 	__u32 minor;			/* faults of this thread, as the kernel counts them */
 	__u32 major;
 	__u32 voluntary;		/* times the thread was taken off the CPU */

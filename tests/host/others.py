@@ -3,9 +3,10 @@
 
     python tests/host/others.py [--rounds N] [--mremap-test FILE]
 
-Ours and theirs take turns, so that both meet what else the machine does. Compared are the medians
-of all rounds. The others: loops of bare system calls (tests/guest/loops.c), `perf bench`, the fault
-stressor of stress-ng, and the kernel's own selftest of mremap(), compiled by scripts/vm.
+Each is measured between two runs of ours, so that both meet what else the machine does. A round
+gives the ratio of their medians, and judged is the median of all rounds. The others: loops of bare
+system calls (tests/guest/loops.c), `perf bench`, the fault stressor of stress-ng, and the kernel's
+own selftest of mremap(), compiled by scripts/vm.
 Ends with 1 when one is further apart than a twentieth.
 """
 
@@ -33,21 +34,29 @@ SAMPLES = 4096
 FEW = 256
 """Of what is done again and again: a long list of samples would take the caches' room."""
 STRESS_RUNS = 5
-FAULTS = ("read", "write", "dontneed-write", "cow-parent")
-AGAIN = ("write-again", "shm-again")
-MOVES = (
-    "move-pte-again",
-    "move-pmd-again",
-    "dontunmap-again",
-    "shrink-again",
-    "resize-none",
-    "move-shm-near",
-    "move-shm-skewed",
-)
-SIZES = "8K,16K,64K,4M"
-WALKS = ("syscall",)
+KINDS = {
+    "syscall": "walk",
+    "read": "fault",
+    "write": "fault",
+    "write-again": "fault",
+    "dontneed-write": "fault",
+    "cow-parent": "fault",
+    "shm-again": "fault",
+    "move-pte-again-64K": "remap",
+    "move-pmd-again-4M": "remap",
+    "move-shm-near-4M": "remap",
+    "move-shm-skewed-4M": "remap",
+    "shrink-again-16K": "remap",
+    "move-pte-again-8K": "remap",
+    "dontunmap-again-8K": "remap",
+    "resize-none-8K": "remap",
+}
+"""Which command measures a scenario; remaps have their size behind them."""
 ONCE = "told, not judged: one call, code not in the caches, and fewer VMAs around it"
 MIXED = "told, not judged: calls of four kinds in one mean, to where the kernel likes"
+ITSELF = (
+    "told, not judged: the same program twice, so what this machine makes of nothing"
+)
 STRESS_BYTES = 16 << 10
 STRESS_MREMAP = {
     # With 16 KiB it shrinks to the half, and then "resizes" to what it has, one time in two by a
@@ -59,12 +68,11 @@ STRESS_MREMAP = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Ours:
-    """One round of ours, in ns, and how many VMAs that process had."""
+    """What ours says once, in ns, and how many VMAs that process had."""
 
-    medians: dict[str, float]
-    means: dict[str, float]
+    figure: float
     vmas: int
 
 
@@ -85,11 +93,14 @@ class Other:
     mixture: Mapping[str, float] = field(default_factory=dict)
     """How much of each scenario a call of theirs is, where that is more than one."""
 
-    def ours(self, found: Ours) -> float:
-        """What ours says of it, in ns."""
+    def ours(self, cpu: int) -> Ours:
+        """What ours says of it, now."""
         parts = self.mixture or {self.scenario: 1.0}
-        figures = found.means if self.tells_mean else found.medians
-        return sum(part * figures[name] for name, part in parts.items())
+        found = [ptscope(name, cpu, self.tells_mean) for name in parts]
+        figure = sum(
+            part * each.figure for part, each in zip(parts.values(), found, strict=True)
+        )
+        return Ours(figure, found[0].vmas)
 
 
 @dataclass
@@ -100,14 +111,19 @@ class Pair:
     theirs: list[float] = field(default_factory=list)
 
     @property
+    def ratios(self) -> list[float]:
+        """Ours as a part of theirs, in order."""
+        return sorted(o / t for o, t in zip(self.ours, self.theirs, strict=True))
+
+    @property
     def ratio(self) -> float:
-        """Ours as a part of theirs, by the medians."""
-        return statistics.median(self.ours) / statistics.median(self.theirs)
+        """The median of what rounds give: each has both of one moment."""
+        return statistics.median(self.ratios)
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The middle half of what single rounds give."""
-        ratios = sorted(o / t for o, t in zip(self.ours, self.theirs, strict=True))
+        """The middle half of what rounds give."""
+        ratios = self.ratios
         return ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
 
 
@@ -118,29 +134,23 @@ def output(words: Sequence[str | Path]) -> str:
     ).stdout
 
 
-def ours(cpu: int) -> Ours:
-    """One round of ours."""
-    found = Ours({}, {}, 0)
-    for kind, names, samples in (
-        ("fault", FAULTS, SAMPLES),
-        ("fault", AGAIN, FEW),
-        ("walk", WALKS, SAMPLES),
-        ("remap", MOVES, FEW),
-    ):
-        words = [PTSCOPE, "bench", kind, *names, "--json", "--cpu", str(cpu), "--rounds", "1"]
-        words += ["--samples", str(samples)]
-        if kind == "remap":
-            words += ["--sizes", SIZES]
-        done = subprocess.run(
-            [*words, "--source", "pagemap"], stdout=subprocess.PIPE, check=True, text=True
-        )
-        document = json.loads(done.stdout)
-        found.vmas = document["metadata"]["vmas"]
-        for each in document["benchmarks"]:
-            values = [value * 1e9 for run in each["runs"] for value in run["values"]]
-            found.medians[each["metadata"]["name"]] = statistics.median(values)
-            found.means[each["metadata"]["name"]] = statistics.mean(values)
-    return found
+def ptscope(name: str, cpu: int, mean: bool = False) -> Ours:
+    """What ours says of a scenario: the median of one round's samples, or their mean."""
+    kind = KINDS[name]
+    few = kind == "remap" or name.endswith("again")
+    words: list[str | Path] = [PTSCOPE, "bench", kind, "--json", "--cpu", str(cpu), "--rounds", "1"]
+    words += ["--samples", str(FEW if few else SAMPLES), "--source", "pagemap"]
+    if kind == "remap":
+        family, size = name.rsplit("-", 1)
+        words += [family, "--sizes", size]
+    else:
+        words += [name]
+    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True)
+    document = json.loads(done.stdout)
+    (found,) = document["benchmarks"]
+    values = [value * 1e9 for run in found["runs"] for value in run["values"]]
+    figure = statistics.mean(values) if mean else statistics.median(values)
+    return Ours(figure, document["metadata"]["vmas"])
 
 
 def loop(name: str) -> Callable[[Ours], float]:
@@ -174,7 +184,9 @@ def stress(stressor: str, told: str, *words: str) -> Callable[[Ours], float]:
         return float(found[1])
 
     def measure(found: Ours) -> float:
-        return statistics.median(once() for _ in range(STRESS_RUNS)) - loop("clock")(found)
+        return statistics.median(once() for _ in range(STRESS_RUNS)) - loop("clock")(
+            found
+        )
 
     return measure
 
@@ -192,12 +204,23 @@ def selftest(program: Path, title: str) -> Callable[[Ours], float]:
     return measure
 
 
-def others(mremap_test: Path | None) -> Iterator[Other]:
+def others(mremap_test: Path | None, cpu: int) -> Iterator[Other]:
     """All that can be had here; what cannot is told."""
-    for name in ("syscall", "read", "write", "write-again", "dontneed-write", "cow-parent"):
+    for name in (
+        "syscall",
+        "read",
+        "write",
+        "write-again",
+        "dontneed-write",
+        "cow-parent",
+    ):
         yield Other(name, "loop", loop(name))
+    yield Other("read", "itself", lambda _: ptscope("read", cpu).figure, ITSELF)
     page = os.sysconf("SC_PAGE_SIZE")
-    for scenario, size in (("move-pte-again-64K", 64 << 10), ("move-pmd-again-4M", 4 << 20)):
+    for scenario, size in (
+        ("move-pte-again-64K", 64 << 10),
+        ("move-pmd-again-4M", 4 << 20),
+    ):
         yield Other(scenario, "loop", loop(f"near-{size // page}"))
     if shutil.which("perf") is None:
         print("without perf: apt-get install linux-perf", file=sys.stderr)
@@ -206,40 +229,55 @@ def others(mremap_test: Path | None) -> Iterator[Other]:
     if shutil.which("stress-ng") is None:
         print("without stress-ng: apt-get install stress-ng", file=sys.stderr)
     else:
-        faults = stress("fault", "page fault", "--fault-ops", "2000", "--temp-path", "/dev/shm")
+        faults = stress(
+            "fault", "page fault", "--fault-ops", "2000", "--temp-path", "/dev/shm"
+        )
         yield Other("shm-again", "stress-ng", faults, tells_mean=True)
         sizes = ("--mremap-bytes", str(STRESS_BYTES), "--mremap-ops", "5000")
         mremaps = stress("mremap", "mremap call", *sizes)
         yield Other("four kinds", "stress-ng", mremaps, MIXED, True, STRESS_MREMAP)
     if mremap_test is not None:
-        for scenario, target in (("move-shm-near-4M", "PMD"), ("move-shm-skewed-4M", "PTE")):
+        for scenario, target in (
+            ("move-shm-near-4M", "PMD"),
+            ("move-shm-skewed-4M", "PTE"),
+        ):
             title = f"4MB mremap - Source PMD-aligned, Destination {target}-aligned"
             yield Other(scenario, "selftest", selftest(mremap_test, title), ONCE)
 
 
 def main() -> int:
     """Take turns, print a table."""
-    parser = argparse.ArgumentParser(description="ptscope bench beside independent programs")
+    parser = argparse.ArgumentParser(
+        description="ptscope bench beside independent programs"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--mremap-test", type=Path)
     options = parser.parse_args()
     cpu = max(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cpu})
-    rows = list(others(options.mremap_test))
+    rows = list(others(options.mremap_test, cpu))
     pairs = [Pair() for _ in rows]
     for number in range(options.rounds):
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-        found = ours(cpu)
         for row, pair in zip(rows, pairs, strict=True):
-            pair.ours.append(row.ours(found))
-            pair.theirs.append(row.measure(found))
-    print(f"{'scenario':<19} {'other':<10} {'ours ns':>9} {'theirs ns':>9}  ratio  middle half")
+            found = row.ours(cpu)
+            theirs = row.measure(found)
+            # Before and after: a machine that becomes slower meanwhile favours nobody.
+            pair.ours.append((found.figure + row.ours(cpu).figure) / 2)
+            pair.theirs.append(theirs)
+    print(
+        f"{'scenario':<19} {'other':<10} {'ours ns':>9} {'theirs ns':>9}  ratio  middle half"
+    )
     apart = False
     notes = sorted({row.differs for row in rows if row.differs})
     for row, pair in zip(rows, pairs, strict=True):
         differs = abs(pair.ratio - 1) > LIKE and not row.differs
         apart |= differs
-        note = f"  ({notes.index(row.differs) + 1})" if row.differs else "  APART" * differs
+        note = (
+            f"  ({notes.index(row.differs) + 1})"
+            if row.differs
+            else "  APART" * differs
+        )
         low, high = pair.spread
         print(
             f"{row.scenario:<19} {row.program:<10} {statistics.median(pair.ours):>9.0f}"

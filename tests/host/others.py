@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`make bench-others`: what `ptscope bench` says beside independent programs, on this machine.
 
-    python tests/host/others.py [--rounds N] [--mremap-test FILE]
+    python tests/host/others.py [--rounds N] [--mremap-test FILE] [--only SCENARIO|PROGRAM]
 
 Each is measured between two runs of ours, so that both meet what else the machine does. A round
 gives the ratio of their medians, and judged is the median of all rounds. The others: loops of bare
@@ -54,9 +54,7 @@ KINDS = {
 """Which command measures a scenario; remaps have their size behind them."""
 ONCE = "told, not judged: one call, code not in the caches, and fewer VMAs around it"
 MIXED = "told, not judged: calls of four kinds in one mean, to where the kernel likes"
-ITSELF = (
-    "told, not judged: the same program twice, so what this machine makes of nothing"
-)
+ITSELF = "told, not judged: the same program twice, so what this machine makes of nothing"
 STRESS_BYTES = 16 << 10
 STRESS_MREMAP = {
     # With 16 KiB it shrinks to the half, and then "resizes" to what it has, one time in two by a
@@ -97,9 +95,7 @@ class Other:
         """What ours says of it, now."""
         parts = self.mixture or {self.scenario: 1.0}
         found = [ptscope(name, cpu, self.tells_mean) for name in parts]
-        figure = sum(
-            part * each.figure for part, each in zip(parts.values(), found, strict=True)
-        )
+        figure = sum(part * each.figure for part, each in zip(parts.values(), found, strict=True))
         return Ours(figure, found[0].vmas)
 
 
@@ -184,9 +180,7 @@ def stress(stressor: str, told: str, *words: str) -> Callable[[Ours], float]:
         return float(found[1])
 
     def measure(found: Ours) -> float:
-        return statistics.median(once() for _ in range(STRESS_RUNS)) - loop("clock")(
-            found
-        )
+        return statistics.median(once() for _ in range(STRESS_RUNS)) - loop("clock")(found)
 
     return measure
 
@@ -229,9 +223,7 @@ def others(mremap_test: Path | None, cpu: int) -> Iterator[Other]:
     if shutil.which("stress-ng") is None:
         print("without stress-ng: apt-get install stress-ng", file=sys.stderr)
     else:
-        faults = stress(
-            "fault", "page fault", "--fault-ops", "2000", "--temp-path", "/dev/shm"
-        )
+        faults = stress("fault", "page fault", "--fault-ops", "2000", "--temp-path", "/dev/shm")
         yield Other("shm-again", "stress-ng", faults, tells_mean=True)
         sizes = ("--mremap-bytes", str(STRESS_BYTES), "--mremap-ops", "5000")
         mremaps = stress("mremap", "mremap call", *sizes)
@@ -247,15 +239,20 @@ def others(mremap_test: Path | None, cpu: int) -> Iterator[Other]:
 
 def main() -> int:
     """Take turns, print a table."""
-    parser = argparse.ArgumentParser(
-        description="ptscope bench beside independent programs"
-    )
+    parser = argparse.ArgumentParser(description="ptscope bench beside independent programs")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--mremap-test", type=Path)
+    parser.add_argument("--only", default="", metavar="WORD", help="rows with it as a cell")
     options = parser.parse_args()
     cpu = max(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cpu})
-    rows = list(others(options.mremap_test, cpu))
+    rows = [
+        row
+        for row in others(options.mremap_test, cpu)
+        if options.only in ("", row.scenario, row.program)
+    ]
+    if not rows:
+        parser.error(f"no row has a cell {options.only!r}")
     pairs = [Pair() for _ in rows]
     for number in range(options.rounds):
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
@@ -265,19 +262,13 @@ def main() -> int:
             # Before and after: a machine that becomes slower meanwhile favours nobody.
             pair.ours.append((found.figure + row.ours(cpu).figure) / 2)
             pair.theirs.append(theirs)
-    print(
-        f"{'scenario':<19} {'other':<10} {'ours ns':>9} {'theirs ns':>9}  ratio  middle half"
-    )
+    print(f"{'scenario':<19} {'other':<10} {'ours ns':>9} {'theirs ns':>9}  ratio  middle half")
     apart = False
     notes = sorted({row.differs for row in rows if row.differs})
     for row, pair in zip(rows, pairs, strict=True):
         differs = abs(pair.ratio - 1) > LIKE and not row.differs
         apart |= differs
-        note = (
-            f"  ({notes.index(row.differs) + 1})"
-            if row.differs
-            else "  APART" * differs
-        )
+        note = f"  ({notes.index(row.differs) + 1})" if row.differs else "  APART" * differs
         low, high = pair.spread
         print(
             f"{row.scenario:<19} {row.program:<10} {statistics.median(pair.ours):>9.0f}"

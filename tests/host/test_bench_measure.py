@@ -6,6 +6,7 @@ No time is compared with a clock: only with another program's, taken in turns.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -131,6 +132,36 @@ def test_what_may_not_be_locked_is_not_tried(
     small, large = measure_remap(row, [PAGE, 4 * PAGE], few)
     assert small.unavailable is None
     assert large.unavailable == "16 KiB are to be locked, and 8 KiB may be (RLIMIT_MEMLOCK)"
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN])
+def test_what_limits_forbid_leaves_the_others_measured(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def one_page(ground: Ground) -> None:
+        if ground.size > PAGE:
+            raise OSError(number, "mmap: not today")
+        make(ground)
+
+    make = Ground.make
+    monkeypatch.setattr(Ground, "make", one_page)
+    row = next(row for row in REMAPS if row.name == "unmap")
+    few = replace(setting, samples=3, rounds=2)
+    small, large = measure_remap(row, [PAGE, 4 * PAGE], few)
+    assert small.unavailable is None
+    assert small.values
+    assert large.unavailable == "mmap: not today"
+    assert "ulimit" in str(large.remedy)
+
+
+def test_an_error_of_another_kind_passes(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(ground: Ground) -> None:
+        raise OSError(errno.EINVAL, "mmap: never")
+
+    monkeypatch.setattr(Ground, "make", broken)
+    row = next(row for row in REMAPS if row.name == "unmap")
+    with pytest.raises(OSError, match="never"):
+        measure_remap(row, [PAGE], setting)
 
 
 def test_a_remap_that_did_something_else_is_an_error(setting: Setting) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import random
 import subprocess
@@ -194,6 +195,14 @@ def test_a_planted_difference_is_shown(factor: float, verdict: Verdict) -> None:
     assert found.count("slower" if verdict == "faster" else "faster") == 0
 
 
+def test_a_change_is_that_of_the_figures_beside_it() -> None:
+    first = {"a": store.Stored("a", ((1.0, 9.0, 9.0), (3.0,), (3.0,)), {})}
+    second = {"a": store.Stored("a", ((5.0,), (4.0, 1.0, 1.0), (4.0,)), {})}
+    (found,) = compare(first, second).differences
+    assert found.ratio == pytest.approx(found.second / found.first)
+    assert found.first == pytest.approx((9 * 3 * 3) ** (1 / 3))
+
+
 def test_one_run_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verdicts([noisy("a", 1, 1, runs=1)], [noisy("a", 9, 2, runs=1)]) == ["one round"]
     one = written(tmp_path / "one", noisy("a", 9, 1, runs=1), noisy("b", 9, 1))
@@ -210,6 +219,7 @@ def test_one_run_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ({"values": [-1.0]}, "values that are no times"),
         ({"values": [float("nan")]}, "values that are no times"),
         ({"values": [float("inf")]}, "values that are no times"),
+        ({"values": [1e-300]}, "values that are no times"),
         ({"values": []}, "a run without values"),
         (None, "a run without values"),
     ],
@@ -249,6 +259,18 @@ def test_a_name_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "two benchmarks of one name" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("step", ["abc", -1, float("nan")])
+def test_a_resolution_that_is_no_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], step: object
+) -> None:
+    path = written(tmp_path / "a", noisy("a", 9, 1))
+    content = json.loads(path.read_text())
+    content["benchmarks"][0]["metadata"]["resolution_ns"] = step
+    path.write_text(json.dumps(content))
+    assert run(["bench", "compare", str(path), str(path)]) == 2
+    assert "a resolution_ns that is no time" in capsys.readouterr().err
+
+
 def test_what_is_asked_for_twice_is_measured_once(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--samples", "3", "--rounds", "1", "--source", "pagemap", "--json"]
     assert run(["bench", "fault", "read", "read", *words]) == 0
@@ -282,6 +304,15 @@ def test_nothing_measured_is_no_success(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["bench", *words]) == 5
     assert "nothing of it can be measured here" in capsys.readouterr().err
     assert not path.exists()
+    assert run(["bench", *words, "--json"]) == 5
+    assert "error" in json.loads(capsys.readouterr().out)
+
+
+def test_two_results_are_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = str(tmp_path / "a.png")
+    assert run(["bench", "fault", "read", "-o", name, "--plot", name]) == 2
+    assert "are one file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_hidden_frames_are_told() -> None:
@@ -290,14 +321,19 @@ def test_hidden_frames_are_told() -> None:
     assert "whether a frame is another is not proven" in " ".join(shown.split())
 
 
+def unsteady(pages: int, source: random.Random) -> list[list[float]]:
+    """Rounds that have more of their luck in common than their samples have apart."""
+    return [
+        [(900 + 25 * pages) * luck * source.gauss(1, 0.01) for _ in range(8)]
+        for luck in (source.gauss(1, 0.03) for _ in range(9))
+    ]
+
+
 def test_a_line_is_found_again() -> None:
     inside = 0
     for seed in range(12):
         source = random.Random(seed)
-        points = [
-            (pages, [(900 + 25 * pages) * source.gauss(1, 0.03) for _ in range(30)])
-            for pages in (1, 4, 16, 64, 256, 1024, 4096)
-        ]
+        points = [(pages, unsteady(pages, source)) for pages in (1, 4, 16, 64, 256, 1024, 4096)]
         line = fit(points)
         assert line is not None
         inside += line.fixed.low < 900 < line.fixed.high
@@ -306,9 +342,16 @@ def test_a_line_is_found_again() -> None:
         assert line.off < 0.05
     assert inside >= 19  # of 24, at 95 % each
     assert fit(points[:2]) is None
-    bent = fit([(pages, [float(pages**2)] * 5) for pages in (10, 20, 40, 80)])
+    bent = fit([(pages, [[float(pages**2)] * 5] * 2) for pages in (10, 20, 40, 80)])
     assert bent is not None
     assert bent.off > 0.25
+
+
+def test_how_sure_a_line_is_takes_two_rounds() -> None:
+    line = fit([(pages, [[900.0 + 25 * pages] * 5]) for pages in (1, 4, 16)])
+    assert line is not None
+    assert line.page.value == pytest.approx(25)
+    assert (line.page.low, line.page.high) == (-math.inf, math.inf)
 
 
 def pyperf(*words: object) -> str:
@@ -419,7 +462,7 @@ def test_conditions_say_what_was_chosen() -> None:
 
 
 def test_pictures(tmp_path: Path) -> None:
-    from ptscope.bench.plot import drawn
+    from ptscope.bench.plot import check_available, drawn
 
     path = tmp_path / "a.png"
     two = drawn(path, "fault", [noisy("a", 9, 1), noisy("b", 900, 2)], conditions())
@@ -428,8 +471,9 @@ def test_pictures(tmp_path: Path) -> None:
         each.pages = pages
     for picture in (two, drawn(path, "remap", sizes, conditions())):
         assert picture.startswith(b"\x89PNG")
+    check_available(path)
     with pytest.raises(UsageError):
-        drawn(tmp_path / "x.nothing", "remap", sizes, conditions())
+        check_available(tmp_path / "x.nothing")
 
 
 def test_matplotlib_is_imported_for_pictures_only() -> None:
@@ -449,7 +493,10 @@ def test_matplotlib_is_imported_for_pictures_only() -> None:
         (["remap", "--sizes", "4K,x"], 2),
         (["fault", "read", "-o", "/nowhere/at/all"], 74),
         (["fault", "read", "--cpu", "99999"], 2),
+        (["fault", "read", "-o", "/tmp"], 74),
+        (["fault", "read", "--plot", "/tmp/a.nothing"], 2),
         (["compare", "/nowhere/a", "/nowhere/b"], 2),
+        (["compare", "/nowhere/a", "/nowhere/b", "--least", "nan"], 2),
     ],
 )
 def test_mistakes_are_told(

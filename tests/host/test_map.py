@@ -528,6 +528,13 @@ def test_progress_is_for_terminals_and_long_runs(monkeypatch: pytest.MonkeyPatch
     assert shown.endswith("\r")
 
 
+def test_progress_needs_no_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ptscope … 2>&-`"""
+    monkeypatch.setattr("sys.stderr", None)
+    with Ticker() as ticker:
+        ticker.tell("nobody reads it")
+
+
 def test_csv_does_not_steer_a_terminal() -> None:
     vma = Vma(PMD, PMD + PAGE, "rw-p", 0, "08:01", 77, "/tmp/\x1b[31mred")
     values = row_csv(Row(vma, Usage(), None, None, False, None), PAGE)

@@ -27,9 +27,10 @@ Verdict = Literal["slower", "faster", "no difference shown", "one round"]
 
 @dataclass(frozen=True)
 class Difference:
-    """One benchmark of two files. `ratio` is the second median through the first.
+    """One benchmark of two files. `ratio` is `second` through `first`.
 
-    `low` and `high` are the ends of its confidence interval.
+    Both are geometric means of the medians of rounds, in ns; `low` and `high` are the ends of the
+    ratio's confidence interval.
     """
 
     name: str
@@ -131,9 +132,7 @@ def difference(first: Stored, second: Stored, least: float, compared: int = 1) -
         verdict = "slower"
     elif high < 1 and ratio <= 1 - least:
         verdict = "faster"
-    return Difference(
-        first.name, median(first.values), median(second.values), ratio, low, high, verdict
-    )
+    return Difference(first.name, _exp(_mean(one)), _exp(_mean(other)), ratio, low, high, verdict)
 
 
 def _exp(value: float) -> float:

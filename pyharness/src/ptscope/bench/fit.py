@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ INSIDE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and the ends of its 95 % interval."""
+    """A figure and the ends of its 95 % interval, which are infinite when nothing tells them."""
 
     value: float
     low: float
@@ -33,23 +34,25 @@ class Line:
     off: float
 
 
-def fit(points: Sequence[tuple[int, Sequence[float]]]) -> Line | None:
-    """The line through medians, from pages and the values measured with so many, in ns.
+def fit(points: Sequence[tuple[int, Sequence[Sequence[float]]]]) -> Line | None:
+    """The line through medians, from pages and the values of each round with so many, in ns.
 
     Each point counts by its relative distance, so that large sizes do not hide small ones. The
-    intervals come from resampling the values. None with fewer than three sizes.
+    intervals come from drawing rounds again, as the samples of one have more in common than those
+    of two; where a size has one round alone they are without ends. None with fewer than three
+    sizes.
     """
     if len(points) < 3:
         return None
     sizes = [pages for pages, _ in points]
-    medians = [median(values) for _, values in points]
+    medians = [_pooled(rounds) for _, rounds in points]
     fixed, page = _least_squares(sizes, medians)
     source = random.Random(SEED)
     drawn = [
         _least_squares(
-            sizes, [median(source.choices(values, k=len(values))) for _, values in points]
+            sizes, [_pooled(source.choices(rounds, k=len(rounds))) for _, rounds in points]
         )
-        for _ in range(RESAMPLES)
+        for _ in range(RESAMPLES if min(len(rounds) for _, rounds in points) > 1 else 0)
     ]
     return Line(
         fixed=_estimate(fixed, [each[0] for each in drawn]),
@@ -61,7 +64,13 @@ def fit(points: Sequence[tuple[int, Sequence[float]]]) -> Line | None:
     )
 
 
+def _pooled(rounds: Sequence[Sequence[float]]) -> float:
+    return median([value for values in rounds for value in values])
+
+
 def _estimate(value: float, drawn: Sequence[float]) -> Estimate:
+    if not drawn:
+        return Estimate(value, -math.inf, math.inf)
     ordered = sorted(drawn)
     outside = (1 - INSIDE) / 2
     return Estimate(value, quantile(ordered, outside), quantile(ordered, 1 - outside))
@@ -74,8 +83,7 @@ def _least_squares(sizes: Sequence[int], values: Sequence[float]) -> tuple[float
     x = sum(w * size for w, size in zip(weights, sizes, strict=True)) / total
     y = sum(w * value for w, value in zip(weights, values, strict=True)) / total
     above = sum(
-        w * (size - x) * (value - y)
-        for w, size, value in zip(weights, sizes, values, strict=True)
+        w * (size - x) * (value - y) for w, size, value in zip(weights, sizes, values, strict=True)
     )
     slope = above / sum(w * (size - x) ** 2 for w, size in zip(weights, sizes, strict=True))
     return y - slope * x, slope

@@ -21,8 +21,8 @@ ORIENTATION_SINCE = (3, 10)
 """Of matplotlib, which has deprecated `vert` since."""
 
 
-def check_available() -> None:
-    """Raise Unsupported when there is no matplotlib."""
+def check_available(path: Path) -> None:
+    """Raise Unsupported when there is no matplotlib, and UsageError when it has no such format."""
     import importlib.util
 
     if importlib.util.find_spec("matplotlib") is None:
@@ -30,6 +30,10 @@ def check_available() -> None:
             "drawing needs matplotlib, which is not installed",
             "`pip install matplotlib`, or Debian's python3-matplotlib",
         )
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
+        raise UsageError(f"cannot draw {path}: no such kind of picture", "end its name with .png")
 
 
 def _lying() -> dict[str, Any]:
@@ -44,7 +48,7 @@ def _lying() -> dict[str, Any]:
 def drawn(path: Path, group: str, measured: Sequence[Measured], conditions: Conditions) -> bytes:
     """A picture, as a file of this name holds it: its kind follows from the name.
 
-    Raises UsageError for a kind that matplotlib does not write.
+    `check_available()` says whether it can be drawn.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -64,10 +68,7 @@ def drawn(path: Path, group: str, measured: Sequence[Measured], conditions: Cond
     axes.grid(True, which="major", alpha=0.3)
     figure.tight_layout()
     picture = io.BytesIO()
-    try:
-        figure.savefig(picture, dpi=120, format=path.suffix[1:] or "png")
-    except ValueError as error:
-        raise UsageError(f"cannot draw {path}: {error}", "end its name with .png") from None
+    figure.savefig(picture, dpi=120, format=path.suffix[1:] or "png")
     return picture.getvalue()
 
 
@@ -122,7 +123,7 @@ def _draw_sizes(axes: Any, shown: Sequence[Measured]) -> None:
         highs = [quantile(sorted(each.values), 0.75) for each in members]
         style = "-" if number < 10 else "--"
         label = family
-        line = fit([(size, each.values) for size, each in zip(pages, members, strict=True)])
+        line = fit([(size, each.by_round) for size, each in zip(pages, members, strict=True)])
         if line is not None:
             label += f": {line.fixed.value:,.0f} + {line.page.value:,.2f} a page"
         axes.plot(pages, medians, style, marker="o", markersize=3, color=colour, label=label)

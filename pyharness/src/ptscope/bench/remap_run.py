@@ -16,7 +16,7 @@ from ptscope.bench.looks import Expect, Look, differences, table_bytes
 from ptscope.bench.remaps import Ground, Remap, release, size_text
 from ptscope.bench.result import Measured, Round, sort_samples
 from ptscope.bench.run import Setting, Tell, interrupts
-from ptscope.bench.stage import NotHere
+from ptscope.bench.stage import NotHere, within_limits
 from ptscope.bench.timing import Action, Arena, Sample, reap, take
 
 MOST_BYTES = 256 << 20
@@ -93,7 +93,8 @@ def _measure_sizes(
             tell(f"{measured.name}, round {number + 1} of {setting.rounds}")
             try:
                 _check_memory(scenario, size, setting)
-                measured.rounds.append(_one_round(scenario, size, setting, measured))
+                with within_limits():
+                    measured.rounds.append(_one_round(scenario, size, setting, measured))
             except NotHere as error:
                 measured.unavailable, measured.remedy = error.cause, error.remedy
     return list(found.values())

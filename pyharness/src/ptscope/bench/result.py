@@ -74,6 +74,11 @@ class Measured:
         return [value for each in self.rounds for value in each.values]
 
     @property
+    def by_round(self) -> list[list[float]]:
+        """The values of each round that has some, in ns."""
+        return [each.values for each in self.rounds if each.values]
+
+    @property
     def first(self) -> list[float]:
         """The first samples of all rounds, in ns."""
         return [value for each in self.rounds for value in each.first]

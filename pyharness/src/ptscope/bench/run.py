@@ -17,7 +17,7 @@ from ptscope.bench.looks import Eyes, Look, differences, table_bytes
 from ptscope.bench.memory import Geometry
 from ptscope.bench.result import Measured, Round, sort_samples
 from ptscope.bench.scenario import Scenario
-from ptscope.bench.stage import NotHere, Stage, play
+from ptscope.bench.stage import NotHere, Stage, play, within_limits
 from ptscope.bench.timing import Sample, take
 
 Tell = Callable[[str], None]
@@ -72,7 +72,8 @@ def measure(scenario: Scenario, setting: Setting, tell: Tell = lambda _: None) -
     for number in range(setting.rounds):
         tell(f"{scenario.name}, round {number + 1} of {setting.rounds}")
         try:
-            measured.rounds.append(one_round(scenario, setting, measured))
+            with within_limits():
+                measured.rounds.append(one_round(scenario, setting, measured))
         except NotHere as error:
             measured.unavailable, measured.remedy = error.cause, error.remedy
             break

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,22 @@ class NotHere(Exception):
         super().__init__(cause)
         self.cause = cause
         self.remedy = remedy
+
+
+@contextlib.contextmanager
+def within_limits() -> Iterator[None]:
+    """What cannot be had for want of memory or processes makes a scenario one that is not here.
+
+    Raises NotHere then, and lets all other errors pass.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOMEM, errno.EAGAIN):
+            raise
+        raise NotHere(
+            error.strerror or str(error), "see `ulimit -v` and `ulimit -u`, or take less of it"
+        ) from error
 
 
 @dataclass
@@ -130,9 +146,7 @@ class Stage:
     def map(self, flags: int = memory.ANON, prot: int = memory.RW, offset: int = 0) -> None:
         """Map the room that was found."""
         try:
-            memory.map_memory(
-                self.size, flags | memory.MAP_FIXED, prot, self.fd, self.base, offset
-            )
+            memory.map_memory(self.size, flags | memory.MAP_FIXED, prot, self.fd, self.base, offset)
         except OSError as error:
             if error.errno == errno.ENOMEM:
                 raise NotHere(f"{self.size >> 20} MiB cannot be mapped here") from None

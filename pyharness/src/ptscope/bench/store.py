@@ -9,7 +9,6 @@ its warm-ups. pyperf itself is not needed.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 FORMAT = "1.0"
 NS = 1e-9
+TIMES_NS = (1e-9, 1e18)
+"""What can be the time of anything, in ns: from far below an instruction to thirty years."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ def document(measured: Sequence[Measured], conditions: Conditions) -> dict[str, 
             **conditions.facts,
             **_not_measured(measured),
         },
-        "benchmarks": [
-            _benchmark(each) for each in measured if each.values and not each.refused
-        ],
+        "benchmarks": [_benchmark(each) for each in measured if each.values and not each.refused],
     }
 
 
@@ -174,8 +173,11 @@ def _check(path: Path, stored: Stored) -> None:
     """Raise UsageError for figures that can be no times."""
     if not stored.runs or not all(stored.runs):
         raise UsageError(f"{path}: {stored.name} has a run without values", MAKE)
-    if not all(math.isfinite(value) and value > 0 for value in stored.values):
+    if not all(TIMES_NS[0] < value < TIMES_NS[1] for value in stored.values):
         raise UsageError(f"{path}: {stored.name} has values that are no times", MAKE)
+    step = stored.facts.get("resolution_ns", 0.0)
+    if not isinstance(step, int | float) or not 0 <= step < TIMES_NS[1]:
+        raise UsageError(f"{path}: {stored.name} has a resolution_ns that is no time", MAKE)
     unit = stored.facts.get("unit", "second")
     if unit != "second":
         raise UsageError(f"{path}: {stored.name} is in {unit}, not in seconds", MAKE)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -142,9 +143,7 @@ def remap(names: Sequence[str], samples: int, sizes: str | None, **options: Any)
     def run(setting: Setting, ticker: Ticker) -> list[Measured]:
         from ptscope.bench.remap_run import measure_remap
 
-        return [
-            each for row in rows for each in measure_remap(row, wanted, setting, ticker.tell)
-        ]
+        return [each for row in rows for each in measure_remap(row, wanted, setting, ticker.tell)]
 
     return _measure("remap", run, samples, options)
 
@@ -271,13 +270,18 @@ def _check_before(options: dict[str, Any]) -> None:
     if options["plot"]:
         from ptscope.bench.plot import check_available
 
-        check_available()
+        check_available(Path(options["plot"]))
     for name in ("output", "plot"):
         path = options[name]
         if path == "":
             raise UsageError(f"the name of the file for --{name} is empty", "give a name")
         if path and not Path(path).absolute().parent.is_dir():
             raise CannotWrite(f"cannot write {path}: there is no such directory")
+        if path and Path(path).is_dir():
+            raise CannotWrite(f"cannot write {path}: it is a directory")
+    both = [Path(options[name]).resolve() for name in ("output", "plot") if options[name]]
+    if len(set(both)) < len(both):
+        raise UsageError("--output and --plot are one file", "give each its own name")
 
 
 def _show(
@@ -288,11 +292,12 @@ def _show(
     from ptscope.views.bench import render
 
     document = store.document(measured, conditions)
-    if options["as_json"]:
-        click.echo(json.dumps(document))
-    else:
+    nothing = all(each.unavailable for each in measured)
+    if not options["as_json"]:
         click.echo(render(group, measured, conditions))
-    if all(each.unavailable for each in measured):
+    elif not nothing:  # of which the error tells
+        click.echo(json.dumps(document))
+    if nothing:
         raise Unsupported("nothing of it can be measured here", "`--list` names all scenarios")
     if options["output"]:
         _write(Path(options["output"]), store.encoded(document))
@@ -326,8 +331,11 @@ def compare(first: str, second: str, as_json: bool, least: float) -> int:
     """Compare two files of results; exit status 1 when something differs.
 
     A difference is shown only where the confidence interval (95 % for all of them together)
-    leaves out that there is none.
+    leaves out that there is none. It goes by how rounds differ, which are of one process in each
+    file: two processes of the same kernel may differ by more, so measure again to be sure.
     """
+    if not math.isfinite(least):
+        raise UsageError(f"{least} is no part of a figure", "`--least 5` ignores less than 5 %")
     from ptscope.bench.compare import compare as compare_
     from ptscope.bench.store import read
     from ptscope.views.bench import comparison_json, render_comparison

@@ -17,7 +17,8 @@ class Ticker:
     """Shows a line once something takes longer than SILENT, if stderr is a terminal."""
 
     def __init__(self) -> None:
-        self._wanted = sys.stderr.isatty()
+        # None for who was started with it closed.
+        self._wanted = sys.stderr is not None and sys.stderr.isatty()
         self._next = time.monotonic() + SILENT
         self._shown = False
 

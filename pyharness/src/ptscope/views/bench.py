@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -106,7 +107,7 @@ def _families(measured: Sequence[Measured]) -> Iterator[tuple[str, list[Measured
 def _fitted(family: str, members: Sequence[Measured]) -> Iterator[str]:
     """The line through the sizes of a scenario, where it is one."""
     points = [
-        (each.pages, each.values)
+        (each.pages, each.by_round)
         for each in members
         if each.pages is not None and why_missing(each) is None
     ]
@@ -122,6 +123,8 @@ def _fitted(family: str, members: Sequence[Measured]) -> Iterator[str]:
 
 
 def _estimate(estimate: Estimate) -> str:
+    if math.isinf(estimate.low):
+        return f"{signed_time(estimate.value)} (one round: how sure is not known)"
     ends = f"{signed_time(estimate.low)} to {signed_time(estimate.high)}"
     return f"{signed_time(estimate.value)} ({ends})"
 
@@ -184,8 +187,10 @@ def _conditions(measured: Sequence[Measured], conditions: Conditions) -> Iterato
     )
     faults = sum(each.faults for each in measured)
     yield from labelled("faults", f"{faults} counted by the kernel (getrusage)")
-    proven = "walks of the module" if facts["source"] == "module" else (
-        "pagemap: leaves alone, tables only as far as VmPTE counts them"
+    proven = (
+        "walks of the module"
+        if facts["source"] == "module"
+        else ("pagemap: leaves alone, tables only as far as VmPTE counts them")
     )
     if "frames" in facts:
         proven += f"; frames are {facts['frames']}: whether a frame is another is not proven"
@@ -229,6 +234,12 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     count, found = len(comparison.differences) - len(untold), len(comparison.found)
     if count:
         yield f"{found} of {count} differ" if found else f"no difference shown in {count}"
+    if found:
+        yield from labelled(
+            "beware",
+            "rounds are all of one process, and another one of the same kernel may differ by more:"
+            " what is seen again in further runs is the kernel's",
+        )
     if untold:
         those = printable(", ".join(each.name for each in untold))
         yield from labelled(
@@ -284,7 +295,6 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
         "only_first": list(comparison.only_first),
         "only_second": list(comparison.only_second),
         "unlike": [
-            {"name": name, "first": one, "second": other}
-            for name, one, other in comparison.unlike
+            {"name": name, "first": one, "second": other} for name, one, other in comparison.unlike
         ],
     }

@@ -24,6 +24,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ptscope.bench.faults import FAULTS
+from ptscope.bench.walks import WALKS
+
 ROOT = Path(__file__).parents[2]
 PTSCOPE = Path(sys.executable).with_name("ptscope")
 LOOPS = ROOT / "tests" / "guest" / "loops"
@@ -34,24 +37,6 @@ SAMPLES = 4096
 FEW = 256
 """Of what is done again and again: a long list of samples would take the caches' room."""
 STRESS_RUNS = 5
-KINDS = {
-    "syscall": "walk",
-    "read": "fault",
-    "write": "fault",
-    "write-again": "fault",
-    "dontneed-write": "fault",
-    "cow-parent": "fault",
-    "shm-again": "fault",
-    "move-pte-again-64K": "remap",
-    "move-pmd-again-4M": "remap",
-    "move-shm-near-4M": "remap",
-    "move-shm-skewed-4M": "remap",
-    "shrink-again-16K": "remap",
-    "move-pte-again-8K": "remap",
-    "dontunmap-again-8K": "remap",
-    "resize-none-8K": "remap",
-}
-"""Which command measures a scenario; remaps have their size behind them."""
 ONCE = "told, not judged: one call, code not in the caches, and fewer VMAs around it"
 MIXED = "told, not judged: calls of four kinds in one mean, to where the kernel likes"
 ITSELF = "told, not judged: the same program twice, so what this machine makes of nothing"
@@ -108,7 +93,7 @@ class Pair:
 
     @property
     def ratios(self) -> list[float]:
-        """Ours as a part of theirs, in order."""
+        """Ours as a part of theirs, the least first."""
         return sorted(o / t for o, t in zip(self.ours, self.theirs, strict=True))
 
     @property
@@ -132,7 +117,9 @@ def output(words: Sequence[str | Path]) -> str:
 
 def ptscope(name: str, cpu: int, mean: bool = False) -> Ours:
     """What ours says of a scenario: the median of one round's samples, or their mean."""
-    kind = KINDS[name]
+    kinds = {"fault": FAULTS, "walk": WALKS}
+    # What is remapped has its size behind the name.
+    kind = next((k for k, rows in kinds.items() if name in {row.name for row in rows}), "remap")
     few = kind == "remap" or name.endswith("again")
     words: list[str | Path] = [PTSCOPE, "bench", kind, "--json", "--cpu", str(cpu), "--rounds", "1"]
     words += ["--samples", str(FEW if few else SAMPLES), "--source", "pagemap"]
@@ -200,21 +187,11 @@ def selftest(program: Path, title: str) -> Callable[[Ours], float]:
 
 def others(mremap_test: Path | None, cpu: int) -> Iterator[Other]:
     """All that can be had here; what cannot is told."""
-    for name in (
-        "syscall",
-        "read",
-        "write",
-        "write-again",
-        "dontneed-write",
-        "cow-parent",
-    ):
+    for name in ("syscall", "read", "write", "write-again", "dontneed-write", "cow-parent"):
         yield Other(name, "loop", loop(name))
     yield Other("read", "itself", lambda _: ptscope("read", cpu).figure, ITSELF)
     page = os.sysconf("SC_PAGE_SIZE")
-    for scenario, size in (
-        ("move-pte-again-64K", 64 << 10),
-        ("move-pmd-again-4M", 4 << 20),
-    ):
+    for scenario, size in (("move-pte-again-64K", 64 << 10), ("move-pmd-again-4M", 4 << 20)):
         yield Other(scenario, "loop", loop(f"near-{size // page}"))
     if shutil.which("perf") is None:
         print("without perf: apt-get install linux-perf", file=sys.stderr)
@@ -229,10 +206,7 @@ def others(mremap_test: Path | None, cpu: int) -> Iterator[Other]:
         mremaps = stress("mremap", "mremap call", *sizes)
         yield Other("four kinds", "stress-ng", mremaps, MIXED, True, STRESS_MREMAP)
     if mremap_test is not None:
-        for scenario, target in (
-            ("move-shm-near-4M", "PMD"),
-            ("move-shm-skewed-4M", "PTE"),
-        ):
+        for scenario, target in (("move-shm-near-4M", "PMD"), ("move-shm-skewed-4M", "PTE")):
             title = f"4MB mremap - Source PMD-aligned, Destination {target}-aligned"
             yield Other(scenario, "selftest", selftest(mremap_test, title), ONCE)
 

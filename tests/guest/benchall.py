@@ -2,8 +2,9 @@
 """Everything that `ptscope bench` can measure, once, with few samples.
 
 `python3 benchall.py` gives the result on stdout (pickle). Each run is a process of its own, so that
-the address space it is measured in has the same history. `python3 benchall.py alone` makes all
-ready itself, and gives figures as JSON.
+the address space it is measured in has the same history. `python3 benchall.py moves N` does so for
+moves alone, with N more VMAs. `python3 benchall.py alone` makes all ready itself, and gives figures
+as JSON.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import witness
+from ptscope.bench import memory
 from ptscope.bench.clock import calibrate
 from ptscope.bench.conditions import Conditions, gather
 from ptscope.bench.faults import FAULTS
@@ -35,7 +37,7 @@ from ptscope.bench.walks import WALKS
 from ptscope.source.module import ModuleSource
 
 RCU_NS = 30_000_000
-SAMPLES, FEW, ROUNDS = 9, 7, 3
+SAMPLES, FEW, ROUNDS = 15, 7, 3
 TIMEOUT = 600.0
 QUIET = {
     "PYTHONHASHSEED": "0",
@@ -132,6 +134,29 @@ def everything() -> Bench:
         return Bench(gather(how.clock, how.geometry, "module", 0), measured)
 
 
+def crowd(vmas: int) -> None:
+    """So many more VMAs, by the parity of a page."""
+    page = witness.PAGE
+    place = memory.map_memory(vmas * page, memory.ANON, memory.PROT_NONE) if vmas else 0
+    for number in range(0, vmas, 2):
+        memory.call("mprotect", place + number * page, page, memory.PROT_READ)
+
+
+def moves(vmas: int) -> Bench:
+    """Moves from one table to another, in a process of so many more VMAs."""
+    settle()
+    crowd(vmas)
+    with pinned(0):
+        how = replace(setting(), samples=FEW)
+        measured = [
+            each
+            for row in REMAPS
+            if row.name in ("move-pte", "move-pmd")
+            for each in measure_remap(row, sizes(how.geometry), how)
+        ]
+        return Bench(gather(how.clock, how.geometry, "module", 0), measured)
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[dict[str, str]]:
     """The environment of a process whose addresses are those of the next one too."""
@@ -143,11 +168,11 @@ def quiet() -> Iterator[dict[str, str]]:
         RANDOMIZE.write_text(before)
 
 
-def in_a_process() -> Bench:
-    """The same, in a process of its own."""
+def in_a_process(*words: str) -> Bench:
+    """The same, or what the words say, in a process of its own."""
     with quiet() as environment:
         done = subprocess.run(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *words],
             stdout=subprocess.PIPE,
             check=True,
             timeout=TIMEOUT,
@@ -184,7 +209,10 @@ if __name__ == "__main__":
     # Not __main__: whoever reads the pickle knows the classes by the module's name.
     import benchall
 
-    if sys.argv[1:] == ["alone"]:
-        benchall.alone()
-    else:
-        sys.stdout.buffer.write(pickle.dumps(benchall.everything()))
+    match sys.argv[1:]:
+        case ["alone"]:
+            benchall.alone()
+        case ["moves", vmas]:
+            sys.stdout.buffer.write(pickle.dumps(benchall.moves(int(vmas))))
+        case _:
+            sys.stdout.buffer.write(pickle.dumps(benchall.everything()))

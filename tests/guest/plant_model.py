@@ -46,25 +46,33 @@ def permission_flipped(tables: Tables, layout: Layout, memory: dict[int, RawTabl
 
 
 def frame_shifted(tables: Tables, layout: Layout, memory: dict[int, RawTable]) -> Tables:
-    """An entry shows the next frame from the second look on: a page seems to have moved."""
+    """An entry shows the next frame from the second look on: a page seems to have moved.
+
+    The second look at the page, not at its table: a frame that is another one from the beginning
+    is wrong only by chance, when some other page has it.
+    """
     unit = 1 << layout.facts["page_shift"]
-    seen = set(memory)
     out = []
     for table in tables:
-        if table.level == PTE and table.address >> 21 in seen:
-            out.append(_chosen(table, lambda raw: raw + unit))
+        if table.level == PTE:
+            before = memory.get(table.address >> 21)
+            seen = (
+                {before.index + at for at, raw in enumerate(before.raws) if raw} if before else ()
+            )
+            raws = tuple(
+                raw + unit if raw and at in seen and at % EACH == CHOSEN else raw
+                for at, raw in enumerate(table.raws, table.index)
+            )
+            memory[table.address >> 21] = table
+            out.append(replace(table, raws=raws))
         else:
             out.append(table)
-        if table.level == PTE:
-            memory[table.address >> 21] = table
     return out
 
 
 def level_dropped(tables: Tables, layout: Layout, memory: dict[int, RawTable]) -> Tables:
     """The PTE table of every second PMD entry is left out."""
-    return [
-        table for table in tables if table.level != PTE or not table.address >> 21 & 1
-    ]
+    return [table for table in tables if table.level != PTE or not table.address >> 21 & 1]
 
 
 def dirty_lost(tables: Tables, layout: Layout, memory: dict[int, RawTable]) -> Tables:

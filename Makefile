@@ -11,7 +11,7 @@ export RUN FILES TESTS
 boot_options = $(if $(KERNEL),--debian $(KERNEL)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(FILES),--files "$$FILES") $(if $(SMP),--smp $(SMP)) $(VMFLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages install uninstall build demo test matrix agree bench bench-repeat bench-others model-long lint vm vm-shell vm-quick clean clean-cache
+.PHONY: help packages install uninstall build demo test matrix agree bench bench-repeat bench-others bench-alike model-long lint vm vm-shell vm-quick clean clean-cache
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench-repeat: packages ## what ptscope bench measures, in two guests: apart by 0
 
 bench-others: build ## ptscope bench beside perf bench, stress-ng, the kernel's mremap selftest and bare loops, on this machine
 	@$(VM) others $(VMFLAGS)
+
+bench-alike: build ## how often ptscope bench compare finds a difference where there is none, on this machine
+	@.venv/bin/python tests/host/alike.py
 
 model-long: packages ## the model of memory management, 20000 steps on each kernel (KERNEL='debian-6.1-amd64 ...' STEPS=N SEED=N)
 	@$(VM) model $(foreach name,$(KERNEL),--debian $(name)) $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED)) $(VMFLAGS)

@@ -37,17 +37,25 @@ SAMPLES = 4096
 FEW = 256
 """Of what is done again and again: a long list of samples would take the caches' room."""
 STRESS_RUNS = 5
-ONCE = "told, not judged: one call, code not in the caches, and fewer VMAs around it"
-MIXED = "told, not judged: calls of four kinds in one mean, to where the kernel likes"
+SELFTEST_RUNS = 5
+SELDOM = 4
+"""Samples of a process: the selftest makes one move of a kind, after some of others."""
 ITSELF = "told, not judged: the same program twice, so what this machine makes of nothing"
 STRESS_BYTES = 16 << 10
 STRESS_MREMAP = {
-    # With 16 KiB it shrinks to the half, and then "resizes" to what it has, one time in two by a
-    # move too. After each it moves with MREMAP_DONTUNMAP.
-    "shrink-again-16K": 1 / 4,
-    "move-pte-again-8K": 1 / 4,
-    "dontunmap-again-8K": 1 / 2,
+    # With 16 KiB it resizes to the half, and then to what it has; each of them one time in two to
+    # another place. After each it moves with MREMAP_DONTUNMAP.
+    "shrink-again-16K": 1 / 8,
+    "shrink-move-again-16K": 1 / 8,
     "resize-none-8K": 1 / 8,
+    "move-pte-fresh-8K": 1 / 8,
+    "dontunmap-fresh-8K": 1 / 2,
+}
+STRESS_FAULT = {
+    # The page of a file that was just allocated, the same page let go (MADV_DONTNEED, and
+    # MADV_PAGEOUT), and a page of shared memory let go.
+    "shm-reserved": 1 / 4,
+    "shm-again": 3 / 4,
 }
 
 
@@ -75,11 +83,13 @@ class Other:
     tells_mean: bool = False
     mixture: Mapping[str, float] = field(default_factory=dict)
     """How much of each scenario a call of theirs is, where that is more than one."""
+    processes: int = 1
+    """How many measure it once, each with the samples of `SELDOM`, where that is more than one."""
 
     def ours(self, cpu: int) -> Ours:
         """What ours says of it, now."""
         parts = self.mixture or {self.scenario: 1.0}
-        found = [ptscope(name, cpu, self.tells_mean) for name in parts]
+        found = [ptscope(name, cpu, self.tells_mean, self.processes) for name in parts]
         figure = sum(part * each.figure for part, each in zip(parts.values(), found, strict=True))
         return Ours(figure, found[0].vmas)
 
@@ -115,14 +125,15 @@ def output(words: Sequence[str | Path]) -> str:
     ).stdout
 
 
-def ptscope(name: str, cpu: int, mean: bool = False) -> Ours:
-    """What ours says of a scenario: the median of one round's samples, or their mean."""
+def ptscope(name: str, cpu: int, mean: bool = False, processes: int = 1) -> Ours:
+    """What ours says of a scenario: the median of samples, or their mean."""
     kinds = {"fault": FAULTS, "walk": WALKS}
     # What is remapped has its size behind the name.
     kind = next((k for k, rows in kinds.items() if name in {row.name for row in rows}), "remap")
     few = kind == "remap" or name.endswith("again")
-    words: list[str | Path] = [PTSCOPE, "bench", kind, "--json", "--cpu", str(cpu), "--rounds", "1"]
-    words += ["--samples", str(FEW if few else SAMPLES), "--source", "pagemap"]
+    samples = SELDOM if processes > 1 else FEW if few else SAMPLES
+    words: list[str | Path] = [PTSCOPE, "bench", kind, "--json", "--cpu", str(cpu)]
+    words += ["--rounds", str(processes), "--samples", str(samples), "--source", "pagemap"]
     if kind == "remap":
         family, size = name.rsplit("-", 1)
         words += [family, "--sizes", size]
@@ -175,12 +186,16 @@ def stress(stressor: str, told: str, *words: str) -> Callable[[Ours], float]:
 def selftest(program: Path, title: str) -> Callable[[Ours], float]:
     """One test of the kernel's mremap_test."""
 
-    def measure(_: Ours) -> float:
+    def once() -> float:
         text = output([program])
         found = re.search(re.escape(title) + r"\s+mremap time:\s+(\d+)ns", text)
         if found is None:
             raise ValueError(f"mremap_test told no time of {title!r}")
         return float(found[1])
+
+    def measure(found: Ours) -> float:
+        times = [once() for _ in range(SELFTEST_RUNS)]
+        return statistics.median(times) - loop("clock")(found)
 
     return measure
 
@@ -201,14 +216,16 @@ def others(mremap_test: Path | None, cpu: int) -> Iterator[Other]:
         print("without stress-ng: apt-get install stress-ng", file=sys.stderr)
     else:
         faults = stress("fault", "page fault", "--fault-ops", "2000", "--temp-path", "/dev/shm")
-        yield Other("shm-again", "stress-ng", faults, tells_mean=True)
+        yield Other("two kinds", "stress-ng", faults, "", True, STRESS_FAULT)
         sizes = ("--mremap-bytes", str(STRESS_BYTES), "--mremap-ops", "5000")
         mremaps = stress("mremap", "mremap call", *sizes)
-        yield Other("four kinds", "stress-ng", mremaps, MIXED, True, STRESS_MREMAP)
+        yield Other("five kinds", "stress-ng", mremaps, "", True, STRESS_MREMAP)
     if mremap_test is not None:
-        for scenario, target in (("move-shm-near-4M", "PMD"), ("move-shm-skewed-4M", "PTE")):
+        kinds = (("move-shm-fresh-4M", "PMD"), ("move-shm-skewed-fresh-4M", "PTE"))
+        for scenario, target in kinds:
             title = f"4MB mremap - Source PMD-aligned, Destination {target}-aligned"
-            yield Other(scenario, "selftest", selftest(mremap_test, title), ONCE)
+            measure = selftest(mremap_test, title)
+            yield Other(scenario, "selftest", measure, processes=SELFTEST_RUNS)
 
 
 def main() -> int:

@@ -29,6 +29,7 @@ from ptscope.bench.result import sort_samples
 from ptscope.bench.run import Setting, interrupts, measure
 from ptscope.bench.stage import NotHere, Stage
 from ptscope.bench.timing import Action, pinned, take
+from ptscope.bench.worker import carry_out
 from ptscope.cli import run
 from ptscope.source.pagemap import PagemapSource
 
@@ -98,6 +99,7 @@ def test_a_scenario_that_did_not_happen_ends_with_1(
 ) -> None:
     wrong = replace(ROWS["write"], action=Action(lib.PTSCOPE_DO_NOTHING))
     monkeypatch.setattr("ptscope.bench.faults.FAULTS", (wrong,))
+    monkeypatch.setattr("ptscope.bench.process._one_process", carry_out)
     words = ["bench", "fault", "--samples", "3", "--rounds", "1", "--source", "pagemap"]
     assert run(words) == 1
     shown = capsys.readouterr()
@@ -207,16 +209,16 @@ def test_what_is_done_again_and_again_is_proven_each_time(setting: Setting) -> N
     """By the count of faults, and by what the calls give."""
     few = replace(setting, samples=5, rounds=1)
     row = next(row for row in FAULTS if row.name == "write-again")
-    measured = measure(replace(row, again=Action(lib.PTSCOPE_DO_NOTHING)), few)
+    measured = measure(replace(row, again=(Action(lib.PTSCOPE_DO_NOTHING),)), few)
     assert "the kernel counted 0 faults, not 1" in measured.errors[0]
     assert len(measured.errors) == 4
     remap = next(row for row in REMAPS if row.name == "move-pte-again")
-    nothing = replace(remap, again=lambda ground: Action(lib.PTSCOPE_DO_NOTHING))
+    nothing = replace(remap, again=lambda ground: (Action(lib.PTSCOPE_DO_NOTHING),))
     (moved_once,) = measure_remap(nothing, [4 * PAGE], few)
     assert moved_once.errors
     shrunk = next(row for row in REMAPS if row.name == "shrink-again")
     bad = Action(lib.PTSCOPE_DO_CALL, memory.CALLS["madvise"], (0, PAGE, -1))
-    (cut_once,) = measure_remap(replace(shrunk, again=lambda ground: bad), [4 * PAGE], few)
+    (cut_once,) = measure_remap(replace(shrunk, again=lambda ground: (bad,)), [4 * PAGE], few)
     assert "the call failed: Invalid argument" in cut_once.errors[0]
 
 

@@ -18,15 +18,18 @@ import pytest
 from click import unstyle
 from hypothesis import given
 from hypothesis import strategies as st
-from ptscope.bench import store
+from ptscope.bench import explain, store
 from ptscope.bench.clock import Clock, Pair, rate
 from ptscope.bench.compare import Verdict, compare, student
 from ptscope.bench.conditions import Conditions, chosen, gather
+from ptscope.bench.faults import FAULTS
 from ptscope.bench.fit import fit
 from ptscope.bench.memory import Geometry
+from ptscope.bench.remaps import REMAPS
 from ptscope.bench.result import Measured, Round, problems, sort_samples
 from ptscope.bench.stats import quantile, sparkline
 from ptscope.bench.timing import Sample
+from ptscope.bench.walks import WALKS
 from ptscope.cli import run
 from ptscope.errors import UsageError
 from ptscope.views.bench import render, render_comparison, time_text
@@ -210,6 +213,9 @@ def test_one_run_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert "no difference shown in 1" in shown
     assert "a: a file has one round only" in " ".join(shown.split())
+    alone = written(tmp_path / "alone", noisy("a", 9, 1, runs=1))
+    assert run(["bench", "compare", str(alone), str(one)]) == 2
+    assert "a file has one round only" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -242,6 +248,7 @@ def test_figures_that_are_no_times(
         ("", "it is not JSON"),
         ("[]", "it has not what pyperf's format has"),
         ('{"benchmarks": []}', "has no benchmark in it"),
+        ('{"version": "9.0", "benchmarks": []}', "its format is version 9.0, and 1.0 is known"),
     ],
 )
 def test_files_that_are_no_results(
@@ -511,5 +518,31 @@ def test_scenarios_are_listed_and_explained(group: str, capsys: pytest.CaptureFi
     assert run(["bench", group, "--list"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert len(names) == len(set(names)) > 5
-    page = Path(store.__file__).with_name("SCENARIOS.md").read_text()
-    assert [name for name in names if f"`{name}`" not in page] == []
+    assert run(["bench", "explain", *names]) == 0
+    told = capsys.readouterr().out.split("\n\n")
+    assert [text.splitlines()[0] for text in told] == names
+    for text in told:
+        assert len(text.splitlines()) > 2
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_all_that_is_explained_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {row.name for row in (*FAULTS, *WALKS)} | {row.name for row in REMAPS}
+    page = explain.PAGE.read_text()
+    assert explain.explanations(page).keys() == rows
+    assert run(["bench", "explain"]) == 0
+    assert capsys.readouterr().out == page
+
+
+def test_a_name_that_is_none_brings_one_to_mind(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["fault", "cow-parnet"], ["explain", "cow-parnet"]):
+        assert run(["bench", *words]) == 2
+        assert "cow-parent" in capsys.readouterr().err
+
+
+def test_sizes_that_do_not_fit_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--samples", "2", "--rounds", "1", "--source", "pagemap"]
+    assert run(["bench", "remap", "move-pte", "protect", "--sizes", "64K,2M", *words]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "move-pte cannot be measured here: 2M does not fit (sizes of it: 4K and mult" in shown
+    assert shown.count("not fit") == 1

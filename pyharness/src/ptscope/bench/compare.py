@@ -71,7 +71,7 @@ _OUTCOMES = (
     "samples_kept_although_long", "samples_in_error",
     "interrupts", "date", "tables", "clock_ns_per_tick", "clock_overhead_ns",
     "clock_resolution_ns", "resolution_ns", "loops", "size", "pages", "proven_by", "cpu_affinity",
-    "duration", "family",
+    "duration", "family", "processes",
 )  # fmt: skip
 _OUTCOMES_OF_MANY = ("missing_", "inside_", "delay_")
 

@@ -125,7 +125,7 @@ def _draw_sizes(axes: Any, shown: Sequence[Measured]) -> None:
         label = family
         line = fit([(size, each.by_round) for size, each in zip(pages, members, strict=True)])
         if line is not None:
-            label += f": {line.fixed.value:,.0f} + {line.page.value:,.2f} a page"
+            label += f": {line.fixed.value:,.0f} ns + {line.page.value:,.2f} ns a page"
         axes.plot(pages, medians, style, marker="o", markersize=3, color=colour, label=label)
         axes.fill_between(pages, lows, highs, color=colour, alpha=0.15)
     axes.set_xscale("log", base=2)

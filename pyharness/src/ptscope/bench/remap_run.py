@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ptscope.bench import memory
 from ptscope.bench.looks import Expect, Look, differences, table_bytes
-from ptscope.bench.remaps import Ground, Remap, release, size_text
+from ptscope.bench.remaps import Fate, Ground, Remap, release, size_text
 from ptscope.bench.result import Measured, Round, sort_samples
 from ptscope.bench.run import Setting, Tell, interrupts
 from ptscope.bench.stage import NotHere, within_limits
@@ -33,20 +33,28 @@ def available_bytes() -> int:
 
 
 def measure_remap(
-    scenario: Remap, sizes: Sequence[int], setting: Setting, tell: Tell = lambda _: None
+    scenario: Remap,
+    sizes: Sequence[int],
+    setting: Setting,
+    tell: Tell = lambda _: None,
+    asked: bool = False,
 ) -> list[Measured]:
-    """All rounds of a scenario for each size that it is played with."""
+    """All rounds of a scenario for each size that it is played with.
+
+    Were the sizes `asked` for, those that do not fit are told.
+    """
     if release() < scenario.since:
         version = ".".join(map(str, scenario.since))
         return [_unavailable(scenario, setting, f"the kernel does so from {version} on")]
     fitting = [size for size in sizes if scenario.fits(size, setting.geometry)]
     if not fitting:
-        least = size_text(scenario.least(setting.geometry))
-        remedy = f"sizes of it: {least} and multiples"
-        for word, limit in (("below", scenario.below), ("at most", scenario.most)):
-            if limit is not None:
-                remedy += f", {word} {size_text(limit(setting.geometry))}"
-        return [_unavailable(scenario, setting, "none of the sizes fits", remedy)]
+        why = "none of the sizes fits"
+        return [_unavailable(scenario, setting, why, _its_sizes(scenario, setting))]
+    left = []
+    if asked and len(fitting) < len(sizes):
+        those = ", ".join(size_text(size) for size in sizes if size not in fitting)
+        why = f"{those} {'does' if ',' not in those else 'do'} not fit"
+        left = [_unavailable(scenario, setting, why, _its_sizes(scenario, setting))]
     if scenario.device is not None:
         # All sizes, and the other ways to map them, are to have the same frames.
         most = max((each for each in fitting if _playable(scenario, each, setting)), default=0)
@@ -54,7 +62,16 @@ def measure_remap(
             setting.frames.reserve(max(1, most // setting.geometry.page))
         except NotHere as error:
             return [_unavailable(scenario, setting, error.cause, error.remedy)]
-    return _measure_sizes(scenario, fitting, setting, tell)
+    return _measure_sizes(scenario, fitting, setting, tell) + left
+
+
+def _its_sizes(scenario: Remap, setting: Setting) -> str:
+    least = size_text(scenario.least(setting.geometry))
+    text = f"sizes of it: {least} and multiples"
+    for word, limit in (("below", scenario.below), ("at most", scenario.most)):
+        if limit is not None:
+            text += f", {word} {size_text(limit(setting.geometry))}"
+    return text
 
 
 def _unavailable(
@@ -86,11 +103,11 @@ def _measure_sizes(
         )
         for size in sizes
     }
-    for number in range(setting.rounds):
+    for _ in range(setting.rounds):
         for size, measured in found.items():
             if measured.unavailable:
                 continue
-            tell(f"{measured.name}, round {number + 1} of {setting.rounds}")
+            tell(measured.name)
             try:
                 _check_memory(scenario, size, setting)
                 with within_limits():
@@ -179,7 +196,12 @@ def _one_round(scenario: Remap, size: int, setting: Setting, measured: Measured)
 
 
 def _again(
-    scenario: Remap, ground: Ground, undo: Action, count: int, setting: Setting, measured: Measured
+    scenario: Remap,
+    ground: Ground,
+    undo: Sequence[Action],
+    count: int,
+    setting: Setting,
+    measured: Measured,
 ) -> Round:
     """A round of samples without anything between them but what undoes them."""
     eyes, own = setting.eyes, os.getpid()
@@ -211,8 +233,7 @@ class Rehearsal:
         """Bytes of tables that go when it is made ready and done again."""
         for _ in range(2):
             before = table_bytes(os.getpid())
-            action = self.make()
-            if action is not None:
+            for action in self.make():
                 Arena(1).take(setting.clock.kind, action)
             self.freed = before - table_bytes(os.getpid())
 
@@ -230,12 +251,12 @@ class Rehearsal:
         finally:
             own.close()
 
-    def make(self) -> Action | None:
+    def make(self) -> tuple[Action, ...]:
         """Have its range ready; what is to be done to it."""
         if self._ground is None:
-            return None
+            return ()
         self._ground.make()
-        return self._scenario.action(self._ground)
+        return (self._scenario.action(self._ground),)
 
 
 def _one_sample(
@@ -288,24 +309,37 @@ def _flaws(
     faults = scenario.faults(ground)
     if faults is not None and sample.faults != faults:
         yield f"the kernel counted {sample.faults} faults, not {faults}"
-    if scenario.at_old in ("half", "cut"):
-        kept = sum(each < ground.old + ground.size // 2 for each in ground.probes(ground.old))
-        fate = "same" if scenario.at_old == "half" else "fresh"
-        yield from _fate("kept half", fate, scenario.writable, before[:kept], at_old[:kept])
-        yield from _fate("half that goes", "none", None, before[kept:], at_old[kept:])
-    else:
-        yield from _fate("old place", scenario.at_old, scenario.writable, before, at_old)
+    yield from _fates("old place", scenario.at_old, scenario, ground, before, at_old)
     for address, look in zip(ground.probes(ground.old), at_old, strict=True):
         known = ground.frame(address)
         if known is not None and look.frame is not None and look.frame != known:
             yield f"old place: the frame is {look.frame:#x}, not the known {known:#x}"
     if scenario.at_new is not None:
-        yield from _fate("new place", scenario.at_new, scenario.writable, before, at_new)
+        yield from _fates("new place", scenario.at_new, scenario, ground, before, at_new)
     if scenario.moves is not None:
         for first, then in zip(before, at_new, strict=True):
             yield from moved(scenario.moves, ground, first, then)
     if scenario.freed is not None and freed != scenario.freed(ground):
         yield f"VmPTE shrank by {freed} tables, not {scenario.freed(ground)}"
+
+
+def _fates(
+    where: str,
+    fate: Fate,
+    scenario: Remap,
+    ground: Ground,
+    before: Sequence[Look],
+    after: Sequence[Look],
+) -> Iterator[str]:
+    """What has not become of the entries at a place, where it may be one thing of each half."""
+    halves = {"half": "same", "cut": "fresh"}
+    if fate not in halves:
+        yield from _fate(where, fate, scenario.writable, before, after)
+        return
+    kept = sum(each < ground.size // 2 for each in ground.probes(0))
+    first = f"{where}, kept half"
+    yield from _fate(first, halves[fate], scenario.writable, before[:kept], after[:kept])
+    yield from _fate(f"{where}, half that goes", "none", None, before[kept:], after[kept:])
 
 
 def _fate(

@@ -183,7 +183,7 @@ class Remap:
     shared: bool = False
     near: bool = False
     undo: Callable[[Ground], None] | None = None
-    again: Callable[[Ground], Action] | None = None
+    again: Callable[[Ground], tuple[Action, ...]] | None = None
     forks: bool = False
     rehearsed: bool = True
     device: MapKind | None = None
@@ -211,10 +211,9 @@ def _move(flags: int = MREMAP_MAYMOVE | MREMAP_FIXED) -> Callable[[Ground], Acti
     )
 
 
-def _move_back(ground: Ground) -> Action:
-    return _call(
-        "mremap", ground.new, ground.size, ground.size, MREMAP_MAYMOVE | MREMAP_FIXED, ground.old
-    )
+def _moved_back(ground: Ground) -> tuple[Action, ...]:
+    flags = MREMAP_MAYMOVE | MREMAP_FIXED
+    return (_call("mremap", ground.new, ground.size, ground.size, flags, ground.old),)
 
 
 def _swap(ground: Ground) -> None:
@@ -245,6 +244,41 @@ def _map_again(ground: Ground) -> Action:
     return _call(
         "mmap", ground.old, ground.size, RW, flags | memory.MAP_FIXED, (1 << 64) - 1, 0
     )
+
+
+def _made_again(ground: Ground) -> tuple[Action, ...]:
+    """What was moved goes; a range of its kind is mapped and written, and room for it is found."""
+    return (
+        _call("munmap", ground.new, ground.size),
+        _call("munmap", ground.old, ground.size),
+        _map_call(ground, ground.old),
+        Action(lib.PTSCOPE_DO_FILL, arguments=(ground.page,), inner=ground.pages),
+        *_room_found(ground),
+    )
+
+
+def _room_found(ground: Ground) -> tuple[Action, ...]:
+    """Something is mapped at the new place and goes, as one does who looks whether it is free."""
+    return _map_call(ground, ground.new), _call("munmap", ground.new, ground.size)
+
+
+def _map_call(ground: Ground, place: int) -> Action:
+    kind = memory.SHARED if ground.shared else memory.ANON
+    flags = kind | memory.MAP_FIXED_NOREPLACE
+    return _call("mmap", place, ground.size, RW, flags, (1 << 64) - 1, 0)
+
+
+def _cut_away(ground: Ground) -> tuple[Action, ...]:
+    """What was moved goes, and the range is there again."""
+    return (
+        _call("munmap", ground.new, ground.size),
+        _map_again(ground),
+        *_room_found(ground),
+    )
+
+
+def _mapped_again(ground: Ground) -> tuple[Action, ...]:
+    return (_map_again(ground), *_room_found(ground))
 
 
 def _map_device(ground: Ground) -> Action:
@@ -305,17 +339,32 @@ REMAPS: tuple[Remap, ...] = (
           "none", "moved", "pmd", result=_new, least=_pmd, most=_a_quarter(_pud), shared=True,
           near=True, undo=_swap),
     Remap("move-pte-again", "mremap to and fro, near, by entries", "pages", _move(), "none",
-          "moved", "pte", result=_new, most=_a_quarter(_pmd), near=True, again=_move_back),
+          "moved", "pte", result=_new, most=_a_quarter(_pmd), near=True, again=_moved_back),
     Remap("move-pmd-again", "mremap to and fro, near, by PMDs", "pages", _move(), "none", "moved",
-          "pmd", result=_new, least=_pmd, most=_a_quarter(_pud), near=True, again=_move_back),
-    Remap("dontunmap-again", "the same, MREMAP_DONTUNMAP", "pages",
+          "pmd", result=_new, least=_pmd, most=_a_quarter(_pud), near=True, again=_moved_back),
+    Remap("move-pte-fresh", "mremap of memory just made, near", "pages", _move(), "none", "fresh",
+          result=_new, most=_a_quarter(_pmd), near=True, again=_made_again),
+    Remap("dontunmap-fresh", "the same, MREMAP_DONTUNMAP", "pages",
+          _move(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP), "none", "fresh", result=_new,
+          most=_a_quarter(_pmd), near=True, again=_made_again),
+    Remap("move-shm-fresh", "mremap of shared memory just made, near", "pages", _move(), "none",
+          "fresh", result=_new, least=_pmd, most=_a_quarter(_pud), shared=True, near=True,
+          again=_made_again),
+    Remap("move-shm-skewed-fresh", "the same to a page further: by entries", "pages", _move(),
+          "none", "fresh", result=_new, least=_pmd, most=_a_quarter(_pud), shared=True, near=True,
+          skewed=True, again=_made_again),
+    Remap("dontunmap-again", "mremap to and fro, MREMAP_DONTUNMAP", "pages",
           _move(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP), "none", "moved", result=_new,
-          most=_a_quarter(_pmd), near=True, again=_move_back),
+          most=_a_quarter(_pmd), near=True, again=_moved_back),
     Remap("shrink-again", "mremap to half the size, and mmap again", "pages", _shrink, "cut",
-          result=_old, least=_two_pages, again=_map_again),
+          result=_old, least=_two_pages, again=_mapped_again),
+    Remap("shrink-move-again", "mremap to half the size, elsewhere", "pages",
+          lambda ground: _call("mremap", ground.old, ground.size, ground.size // 2,
+                               MREMAP_MAYMOVE | MREMAP_FIXED, ground.new), "none", "cut",
+          result=_new, least=_two_pages, most=_a_quarter(_pmd), near=True, again=_cut_away),
     Remap("resize-none", "mremap to the size that it has", "pages",
           lambda ground: _call("mremap", ground.old, ground.size, ground.size, 0), "same",
-          result=_old, again=lambda ground: Action(lib.PTSCOPE_DO_NOTHING)),
+          result=_old, again=lambda ground: ()),
     Remap("move-empty", "mremap, nothing there to move", "nothing", _move(), "none", "none",
           result=_new, undo=_swap),
     Remap("move-huge", "mremap of huge pages", "huge", _move(), "none", "moved", "pmd",

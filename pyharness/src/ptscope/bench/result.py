@@ -68,6 +68,18 @@ class Measured:
     inside: Inside | None = None
     """What one more round with probes has shown, where that was asked for."""
 
+    def add(self, other: Measured) -> None:
+        """The rounds of another process."""
+        self.rounds += other.rounds
+        self.samples += other.samples
+        self.faults += other.faults
+        self.faults_of_a_sample |= other.faults_of_a_sample
+        self.tables |= other.tables
+        self.stretches |= other.stretches
+        self.resolution = max(self.resolution, other.resolution)
+        if other.unavailable is not None:
+            self.unavailable, self.remedy = other.unavailable, other.remedy
+
     @property
     def values(self) -> list[float]:
         """The values of all rounds, in ns."""

@@ -67,10 +67,10 @@ def interrupts(cpu: int, path: Path = Path("/proc/interrupts")) -> int:
 
 
 def measure(scenario: Scenario, setting: Setting, tell: Tell = lambda _: None) -> Measured:
-    """All rounds of a scenario."""
+    """All rounds of a scenario, in this process; its name is told at each."""
     measured = Measured(scenario.name, scenario.title, proven_by=setting.eyes.source.name)
-    for number in range(setting.rounds):
-        tell(f"{scenario.name}, round {number + 1} of {setting.rounds}")
+    for _ in range(setting.rounds):
+        tell(scenario.name)
         try:
             with within_limits():
                 measured.rounds.append(one_round(scenario, setting, measured))
@@ -98,7 +98,7 @@ def one_round(
         rest = setting.rest if scenario.changes_vmas else 0
         stage.action = replace(scenario.action, spin=setting.spin, rest=rest)
         stage.lay_out(scenario.stride(stage))
-        if scenario.again is not None:
+        if scenario.again:
             stage.addresses[1:] = stage.addresses[:1] * (len(stage.addresses) - 1)
         play(scenario.steps, stage)
         eyes, addresses, count = setting.eyes, stage.addresses, len(stage.addresses)

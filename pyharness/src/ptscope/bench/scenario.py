@@ -21,7 +21,7 @@ class Scenario:
     `waits`: the thread gives up the CPU in it, so that is no disturbance. `most`: samples a round,
     the first `firsts` of which are apart.
     `alters`: the setting of the whole machine that is changed meanwhile, so it has to be asked for.
-    `changes_vmas`: see `Setting.rest`. `again`: this is done before each sample, and all of them
+    `changes_vmas`: see `Setting.rest`. `again`: these are done before each sample, and all of them
     are on one page; walks prove what was before the first and after the last, and the kernel's
     count of faults that each of them was one.
     """
@@ -43,4 +43,4 @@ class Scenario:
     firsts: int = 1
     alters: str | None = None
     changes_vmas: bool = False
-    again: Action | None = None
+    again: tuple[Action, ...] = ()

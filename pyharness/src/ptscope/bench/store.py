@@ -153,6 +153,12 @@ def read(path: Path) -> dict[str, Stored]:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError, MemoryError):
         raise UsageError(f"{path} is no file of results: it is not JSON", MAKE) from None
+    version = content.get("version", FORMAT) if isinstance(content, dict) else FORMAT
+    if version != FORMAT:
+        raise UsageError(
+            f"{path} is no file of results: its format is version {version}, and {FORMAT} is known",
+            MAKE,
+        )
     try:
         found = _benchmarks(content)
     except (KeyError, TypeError, AttributeError, IndexError):

@@ -52,13 +52,17 @@ class Sample:
         return self.minor + self.major
 
 
-def _c_action(action: Action) -> Any:
-    made = ffi.new("struct ptscope_action *")
+def _set_action(made: Any, action: Action) -> None:
     made.kind, made.call = action.kind, action.call
     for number, argument in enumerate(action.arguments):
         made.arguments[number] = argument & (1 << 64) - 1
     made.place, made.inner = action.place, action.inner
     made.spin, made.rest = action.spin, action.rest
+
+
+def _c_action(action: Action) -> Any:
+    made = ffi.new("struct ptscope_action *")
+    _set_action(made, action)
     return made
 
 
@@ -93,28 +97,33 @@ class Arena:
             for each in (self.samples[number] for number in range(self.count))
         ]
 
-    def take(self, clock: int, action: Action, rehearsal: Action | None = None) -> list[Sample]:
+    def take(
+        self, clock: int, action: Action, rehearsals: Sequence[Action] = ()
+    ) -> list[Sample]:
         """Do the action on each address in turn, in this process.
 
-        The rehearsal is done just before each, on its address: so that the caches have what the
+        The rehearsals are done just before each, on its address: so that the caches have what the
         kernel needs, or that there is something to do again.
         """
-        before = ffi.NULL if rehearsal is None else _c_action(rehearsal)
+        before = ffi.new("struct ptscope_action[]", len(rehearsals))
+        for made, rehearsal in zip(before, rehearsals, strict=True):
+            _set_action(made, rehearsal)
         error = lib.ptscope_sample_run(
-            clock, _c_action(action), before, self.addresses, self.count, self.samples
-        )
+            clock, _c_action(action), before, len(rehearsals),
+            self.addresses, self.count, self.samples,
+        )  # fmt: skip
         if error:
             raise OSError(-error, os.strerror(-error))
         return self.results()
 
 
 def take(
-    clock: int, action: Action, addresses: Sequence[int], rehearsal: Action | None = None
+    clock: int, action: Action, addresses: Sequence[int], rehearsals: Sequence[Action] = ()
 ) -> list[Sample]:
     """Do the action on each address in turn, in this process; see `Arena.take`."""
     arena = Arena(len(addresses))
     arena.fill(addresses)
-    return arena.take(clock, action, rehearsal)
+    return arena.take(clock, action, rehearsals)
 
 
 class Child:

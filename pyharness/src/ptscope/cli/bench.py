@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +22,7 @@ from ptscope.source.pagemap import PagemapSource
 if TYPE_CHECKING:
     from ptscope.bench.conditions import Conditions
     from ptscope.bench.result import Measured
-    from ptscope.bench.run import Setting
+    from ptscope.bench.run import Setting, Tell
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 SAMPLES, REMAP_SAMPLES, ROUNDS = 64, 8, 7
@@ -33,7 +33,7 @@ _OPTIONS = (
     click.option("--list", "listed", is_flag=True, help="List the scenarios and measure nothing."),
     click.option(
         "--rounds", default=ROUNDS, show_default=True, type=click.IntRange(1, 1000),
-        help="Memory is made anew for each round.",
+        help="Each is measured by a process of its own.",
     ),
     click.option("--cpu", type=click.IntRange(0), help="Measure on this CPU."),
     click.option("--plot", metavar="FILE.png", help="Draw the distributions (needs matplotlib)."),
@@ -49,6 +49,7 @@ EXAMPLES = {
     "walk": ("", "hit tlb-miss tlb-huge --plot walk.png"),
     "remap": ("move-pte move-pmd --sizes 64K,2M,32M", "unmap -o unmap.json"),
     "compare": ("before.json after.json", "before.json after.json --least 5"),
+    "explain": ("write cow-parent", "| less"),
 }
 
 
@@ -93,7 +94,7 @@ def bench() -> None:
 def fault(names: Sequence[str], samples: int, inside: bool, **options: Any) -> int:
     """What a page fault costs, by what the kernel has to do for it.
 
-    Without names, all scenarios. They are explained in bench/SCENARIOS.md.
+    Without names, all scenarios. `ptscope bench explain NAME` tells what each is.
     """
     from ptscope.bench.faults import FAULTS
 
@@ -107,7 +108,7 @@ def fault(names: Sequence[str], samples: int, inside: bool, **options: Any) -> i
 def walk(names: Sequence[str], samples: int, **options: Any) -> int:
     """What a walk costs: by the hardware, by pagemap, by the module.
 
-    Without names, all scenarios. They are explained in bench/SCENARIOS.md.
+    Without names, all scenarios. `ptscope bench explain NAME` tells what each is.
     """
     from ptscope.bench.walks import WALKS
 
@@ -128,7 +129,7 @@ def remap(names: Sequence[str], samples: int, sizes: str | None, **options: Any)
     """What it costs to move, change or drop a range, by its size.
 
     Without names, all scenarios. Through the medians of the sizes a line is laid: what every
-    call costs, and what every page adds. They are explained in bench/SCENARIOS.md.
+    call costs, and what every page adds. `ptscope bench explain NAME` tells what each is.
     """
     from ptscope.bench.remaps import REMAPS, SIZES
     from ptscope.views.bench import listing
@@ -140,12 +141,7 @@ def remap(names: Sequence[str], samples: int, sizes: str | None, **options: Any)
     given = () if sizes is None else (_size(text) for text in sizes.split(","))
     wanted = list(dict.fromkeys(given)) or SIZES
 
-    def run(setting: Setting, ticker: Ticker) -> list[Measured]:
-        from ptscope.bench.remap_run import measure_remap
-
-        return [each for row in rows for each in measure_remap(row, wanted, setting, ticker.tell)]
-
-    return _measure("remap", run, samples, options)
+    return _measure("remap", rows, samples, options, sizes=tuple(wanted), asked=sizes is not None)
 
 
 def _size(text: str) -> int:
@@ -168,37 +164,28 @@ def _measure_rows(
     options: dict[str, Any],
     inside: bool = False,
 ) -> int:
-    from ptscope.bench.run import measure
     from ptscope.views.bench import listing
 
     rows = _chosen(table, names)
     if options["listed"]:
         click.echo(listing([(row.name, row.title) for row in rows]))
         return EXIT_DONE
-
-    def run(setting: Setting, ticker: Ticker) -> list[Measured]:
-        measured = [
-            _not_asked_for(row) if row.alters and not names else measure(row, setting, ticker.tell)
-            for row in rows
-        ]
-        if inside:
-            _look_inside(rows, measured, setting, ticker)
-        return measured
-
-    return _measure(group, run, samples, options)
+    left = [row.name for row in rows if row.alters and not names]
+    return _measure(group, rows, samples, options, inside=inside, left=left)
 
 
 def _look_inside(
-    rows: Sequence[Any], measured: Sequence[Measured], setting: Setting, ticker: Ticker
+    rows: Sequence[Any], measured: Mapping[str, Sequence[Measured]], setting: Setting, tell: Tell
 ) -> None:
     """After all figures are there: probes slow down everything, whether they are read or not."""
     from ptscope.bench.inside import look_inside, probes
 
     with probes() as tools:
-        for row, each in zip(rows, measured, strict=True):
-            if each.unavailable is None and not each.errors:
-                ticker.tell(f"{each.name}, with probes")
-                each.inside = look_inside(row, setting, tools)
+        for row in rows:
+            for each in measured.get(row.name, ()):
+                if each.unavailable is None and not each.errors:
+                    tell(f"{each.name}, with probes")
+                    each.inside = look_inside(row, setting, tools)
 
 
 def _not_asked_for(row: Any) -> Measured:
@@ -216,23 +203,34 @@ def _chosen(table: Sequence[Any], names: Sequence[str]) -> list[Any]:
     known = {row.name: row for row in table}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise UsageError(f"no scenario is called {unknown[0]!r}", "`--list` names them")
+        raise _no_scenario(unknown[0], known, "`--list` names all")
     return [known[name] for name in dict.fromkeys(names)] if names else list(table)
+
+
+def _no_scenario(name: str, known: Iterable[str], every: str) -> UsageError:
+    """The remedy says which names may have been meant, and where all are."""
+    import difflib
+
+    near = " or ".join(difflib.get_close_matches(name, known))
+    return UsageError(f"no scenario is called {name!r}", f"{near}? {every}" if near else every)
 
 
 def _measure(
     group: str,
-    run: Callable[[Setting, Ticker], list[Measured]],
+    rows: Sequence[Any],
     samples: int,
     options: dict[str, Any],
+    *,
+    sizes: tuple[int, ...] = (),
+    asked: bool = False,
+    inside: bool = False,
+    left: Sequence[str] = (),
 ) -> int:
-    """Measure and show; the exit status."""
+    """Measure and show; the exit status. What is `left` has to be asked for by its name."""
     from ptscope.bench.clock import calibrate
-    from ptscope.bench.conditions import Conditions, gather
+    from ptscope.bench.conditions import Conditions
     from ptscope.bench.known import Frames
-    from ptscope.bench.looks import Eyes
-    from ptscope.bench.memory import Geometry
-    from ptscope.bench.run import Setting
+    from ptscope.bench.process import Order, measure_rounds
     from ptscope.bench.timing import pinned
 
     _check_before(options)
@@ -245,23 +243,32 @@ def _measure(
     cpu = cpus[-1] if options["cpu"] is None else options["cpu"]
     if cpu not in cpus:
         raise UsageError(f"CPU {cpu} is not one this process may run on", f"those are {cpus}")
-    with pinned(cpu), Ticker() as ticker, closing(Frames()) as frames:
+    with Ticker() as ticker:
         ticker.tell("comparing clocks")
-        clock = calibrate()
-        setting = Setting(
+        with pinned(cpu):
+            clock = calibrate()
+        order = Order(
+            group=group,
+            names=tuple(row.name for row in rows if row.name not in left),
             clock=clock,
-            eyes=Eyes(source, hidden),
-            geometry=Geometry.of(source.layout),
             cpu=cpu,
             serving_cpu=next((each for each in cpus if each != cpu), -1),
             samples=samples,
-            rounds=options["rounds"],
-            frames=frames,
+            source=source.name,
+            sizes=sizes,
+            asked=asked,
         )
-        conditions = gather(clock, setting.geometry, source.name, cpu)
-        if hidden:
-            conditions = Conditions({**conditions.facts, "frames": "hidden from who is not root"})
-        measured = run(setting, ticker)
+        results = measure_rounds(order, options["rounds"], ticker.tell)
+        if inside:
+            with pinned(cpu), closing(Frames()) as frames:
+                setting = order.setting(source, frames)
+                _look_inside(rows, results.measured, setting, ticker.tell)
+    conditions = results.conditions
+    if hidden:
+        conditions = Conditions({**conditions.facts, "frames": "hidden from who is not root"})
+    measured = [
+        each for row in rows for each in results.measured.get(row.name) or [_not_asked_for(row)]
+    ]
     return _show(group, measured, conditions, options)
 
 
@@ -331,8 +338,9 @@ def compare(first: str, second: str, as_json: bool, least: float) -> int:
     """Compare two files of results; exit status 1 when something differs.
 
     A difference is shown only where the confidence interval (95 % for all of them together)
-    leaves out that there is none. It goes by how rounds differ, which are of one process in each
-    file: two processes of the same kernel may differ by more, so measure again to be sure.
+    leaves out that there is none. It goes by how rounds differ, each of which is a process of
+    its own. What the machine was busy with while a file was made is in it all the same: measure
+    both again to be sure.
     """
     if not math.isfinite(least):
         raise UsageError(f"{least} is no part of a figure", "`--least 5` ignores less than 5 %")
@@ -343,5 +351,30 @@ def compare(first: str, second: str, as_json: bool, least: float) -> int:
     result = compare_(read(Path(first)), read(Path(second)), least / 100)
     if not result.differences:
         raise UsageError("the two files have no benchmark in common")
+    if len(result.untold) == len(result.differences):
+        raise UsageError(
+            "a file has one round only: how far two rounds are apart is not known",
+            "measure with --rounds 2 or more",
+        )
     click.echo(json.dumps(comparison_json(result)) if as_json else render_comparison(result))
     return EXIT_FOUND if result.found else EXIT_DONE
+
+
+@subcommand("explain")
+@click.argument("names", nargs=-1, metavar="[SCENARIO]...")
+def explain(names: Sequence[str]) -> int:
+    """What a scenario is in the kernel, what proves it, what to conclude and what not.
+
+    Without names, the whole page: how to read a figure, and all scenarios.
+    """
+    from ptscope.bench.explain import PAGE, explanations
+    from ptscope.views.bench import explained
+
+    page = PAGE.read_text()
+    known = explanations(page)
+    for name in names:
+        if name not in known:
+            raise _no_scenario(name, known, "without a name, all are told")
+    wanted = {name: known[name] for name in names}
+    click.echo(explained(wanted) if wanted else page.rstrip())
+    return EXIT_DONE

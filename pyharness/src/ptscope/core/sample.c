@@ -228,6 +228,15 @@ static __s64 do_touch(const struct prepared *what)
 	return 0;
 }
 
+static __s64 do_fill(const struct prepared *what)
+{
+	__u64 place = what->address;
+
+	for (__u64 i = what->inner; i; i--, place += (__u64)what->arguments[0])
+		*(volatile __u8 *)(uintptr_t)place = 1;
+	return 0;
+}
+
 typedef __s64 act(const struct prepared *what);
 
 static act *const acts[] = {
@@ -242,6 +251,7 @@ static act *const acts[] = {
 	[PTSCOPE_DO_ASK] = do_ask,
 	[PTSCOPE_DO_ASK_ALL] = do_ask_all,
 	[PTSCOPE_DO_TOUCH] = do_touch,
+	[PTSCOPE_DO_FILL] = do_fill,
 };
 #define ACTS (sizeof(acts) / sizeof(*acts))
 
@@ -269,8 +279,8 @@ static void take_rusage(struct rusage *usage)
  */
 static void __attribute__((noinline))
 run_samples(int clock, act *what, const struct ptscope_action *action,
-	    const struct ptscope_action *rehearsal, const __u64 *addresses, __u64 count,
-	    struct ptscope_sample *samples)
+	    const struct ptscope_action *rehearsals, __u32 rehearsed, const __u64 *addresses,
+	    __u64 count, struct ptscope_sample *samples)
 {
 	struct rusage before, after;
 
@@ -281,11 +291,12 @@ run_samples(int clock, act *what, const struct ptscope_action *action,
 		__s64 result, ready = 0;
 		__u64 start, end;
 
-		if (rehearsal) {
-			prepare(&prepared, rehearsal, addresses[i]);
-			ready = acts[rehearsal->kind](&prepared);
-			take_rusage(&before);
+		for (__u32 step = 0; step < rehearsed && ready >= 0; step++) {
+			prepare(&prepared, &rehearsals[step], addresses[i]);
+			ready = acts[rehearsals[step].kind](&prepared);
 		}
+		if (rehearsed)
+			take_rusage(&before);
 		if (action->rest) {
 			const struct timespec rest = { action->rest / 1000000000,
 						       action->rest % 1000000000 };
@@ -336,7 +347,7 @@ static void warm_up(int clock, const __u64 *addresses, __u64 count, struct ptsco
 	for (__u64 i = 0; i < 4; i++)
 		ours[i] = (uintptr_t)&sum;
 	for (unsigned int i = 0; i < sizeof(harmless) / sizeof(*harmless); i++)
-		run_samples(clock, acts[harmless[i]], &getppid_call, NULL, ours, 4, few);
+		run_samples(clock, acts[harmless[i]], &getppid_call, NULL, 0, ours, 4, few);
 }
 
 /*
@@ -356,11 +367,11 @@ static void __attribute__((noinline)) warm_up_signal(void)
 
 /*
  * 0, or the negative error: an action that is none, or a handler that cannot be
- * set.  The rehearsal, if there is one, is done just before each sample.
+ * set.  The rehearsals, if there are some, are done just before each sample.
  */
 int ptscope_sample_run(int clock, const struct ptscope_action *action,
-		       const struct ptscope_action *rehearsal, const __u64 *addresses, __u64 count,
-		       struct ptscope_sample *samples)
+		       const struct ptscope_action *rehearsals, __u32 rehearsed,
+		       const __u64 *addresses, __u64 count, struct ptscope_sample *samples)
 {
 	struct sigaction ours = { .sa_handler = on_segv, .sa_flags = SA_NODEFER }, theirs;
 	int signals = action->kind == PTSCOPE_DO_SIGNAL_READ ||
@@ -368,15 +379,17 @@ int ptscope_sample_run(int clock, const struct ptscope_action *action,
 
 	if (action->kind >= ACTS || action->call >= CALLS)
 		return -EINVAL;
-	if (rehearsal && (rehearsal->kind >= ACTS || rehearsal->call >= CALLS))
-		return -EINVAL;
+	for (__u32 i = 0; i < rehearsed; i++)
+		if (rehearsals[i].kind >= ACTS || rehearsals[i].call >= CALLS)
+			return -EINVAL;
 	segv_clock = clock;
 	if (signals && sigaction(SIGSEGV, &ours, &theirs))
 		return -errno;
 	warm_up(clock, addresses, count, samples);
 	if (signals)
 		warm_up_signal();
-	run_samples(clock, acts[action->kind], action, rehearsal, addresses, count, samples);
+	run_samples(clock, acts[action->kind], action, rehearsals, rehearsed, addresses, count,
+		    samples);
 	if (signals)
 		sigaction(SIGSEGV, &theirs, NULL);
 	return 0;
@@ -397,7 +410,7 @@ int ptscope_child_run(int clock, const struct ptscope_action *action, const __u6
 		return pid == -1 ? -errno : (int)pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
-	if (count && ptscope_sample_run(clock, action, NULL, addresses, count, samples))
+	if (count && ptscope_sample_run(clock, action, NULL, 0, addresses, count, samples))
 		_exit(1);
 	syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
 	wait_for_the_end();

@@ -25,6 +25,7 @@
 #define PTSCOPE_DO_ASK 8		/* write() a request to a file and read() one answer */
 #define PTSCOPE_DO_ASK_ALL 9		/* open(), write() the request, read() to the end, close() */
 #define PTSCOPE_DO_TOUCH 10		/* "inner" loads of a byte, arguments[0] bytes apart */
+#define PTSCOPE_DO_FILL 11		/* "inner" stores of a byte, arguments[0] bytes apart */
 
 /* ptscope_action.call and ptscope_call(): system calls by names of our own, alike everywhere */
 #define PTSCOPE_CALL_GETPPID 0
@@ -67,7 +68,7 @@ struct ptscope_sample {
 
 __s64 ptscope_call(__u32 call, const __u64 *arguments);
 
-int ptscope_sample_run(int clock, const struct ptscope_action *action, const struct ptscope_action *rehearsal, const __u64 *addresses, __u64 count, struct ptscope_sample *samples);
+int ptscope_sample_run(int clock, const struct ptscope_action *action, const struct ptscope_action *rehearsals, __u32 rehearsed, const __u64 *addresses, __u64 count, struct ptscope_sample *samples);
 
 int ptscope_child_run(int clock, const struct ptscope_action *action, const __u64 *addresses, __u64 count, struct ptscope_sample *samples);
 

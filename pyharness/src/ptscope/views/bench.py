@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +21,7 @@ from ptscope.views.text import printable
 from ptscope.views.walk import labelled
 
 if TYPE_CHECKING:
+    from ptscope.bench.explain import Explanation
     from ptscope.bench.inside import Inside
 
 NAME, SHORT, FIGURE, SPARK = 20, 19, 8, 12
@@ -43,6 +44,15 @@ def time_text(ns: float) -> str:
 def listing(rows: Sequence[tuple[str, str]]) -> str:
     """The names of scenarios and what they are."""
     return "\n".join(f"{name:<{NAME}} {title}" for name, title in rows)
+
+
+def explained(wanted: Mapping[str, Explanation]) -> str:
+    """What scenarios are, a paragraph each."""
+    paragraphs = (
+        [name, *(line for label, text in row for line in labelled_at(NAME, f"  {label}", text))]
+        for name, row in wanted.items()
+    )
+    return "\n\n".join("\n".join(lines) for lines in paragraphs)
 
 
 def render(group: str, measured: Sequence[Measured], conditions: Conditions) -> str:
@@ -237,8 +247,8 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     if found:
         yield from labelled(
             "beware",
-            "rounds are all of one process, and another one of the same kernel may differ by more:"
-            " what is seen again in further runs is the kernel's",
+            "what the machine was busy with while a file was made is in it: what is seen again "
+            "with two more files is the kernel's",
         )
     if untold:
         those = printable(", ".join(each.name for each in untold))

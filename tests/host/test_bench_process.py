@@ -175,34 +175,52 @@ def test_who_is_ended_leaves_no_process(number: signal.Signals) -> None:
         wait_for(lambda: not any(each.is_running() for each in found))
 
 
-def test_what_was_changed_is_put_back_when_it_is_ended(tmp_path: Path) -> None:
-    """As a setting of the machine that a scenario changes: here a file stands for it."""
+STAND_IN = """
+import pathlib, sys, time
+from ptscope.bench import run, worker
+path = pathlib.Path(sys.argv[1])
+def play(steps, stage):
+    stage.closing.callback(path.write_text, "before")
+    path.write_text("changed")
+    time.sleep(60)
+run.play = play
+worker.main()
+"""
+"""It changes a file, as a scenario does a setting of the machine."""
+ORDERING = """
+import pickle, sys
+from ptscope.bench import process
+process.WORKER = ("-c", *sys.argv[1:])
+process.measure_rounds(pickle.load(sys.stdin.buffer), 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "number", "status"),
+    [
+        (STAND_IN, [], signal.SIGINT, 128 + signal.SIGINT),
+        (STAND_IN, [], signal.SIGTERM, 128 + signal.SIGTERM),
+        (ORDERING, [STAND_IN], signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_what_was_changed_is_put_back_when_it_is_ended(
+    tmp_path: Path, program: str, words: list[str], number: int, status: int
+) -> None:
+    """The process itself, or, without a chance to say so, who ordered it."""
     setting = tmp_path / "setting"
     setting.write_text("before")
-    program = (
-        "import sys, time, pathlib\n"
-        "from ptscope.bench import run, worker\n"
-        "path = pathlib.Path(sys.argv[1])\n"
-        "def play(steps, stage):\n"
-        "    stage.closing.callback(path.write_text, 'before')\n"
-        "    path.write_text('changed')\n"
-        "    time.sleep(60)\n"
-        "run.play = play\n"
-        "worker.main()\n"
-    )
-    wanted = pickle.dumps(order(calibrate(), "read"))
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(setting)],
+        [sys.executable, "-c", program, *words, str(setting)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    ) as worker:
-        assert worker.stdin is not None
-        worker.stdin.write(wanted)
-        worker.stdin.close()
+    ) as ended:
+        assert ended.stdin is not None
+        ended.stdin.write(pickle.dumps(order(calibrate(), "read")))
+        ended.stdin.close()
         wait_for(lambda: setting.read_text() == "changed")
-        worker.send_signal(signal.SIGINT)
-        assert worker.wait(PATIENCE) == 128 + signal.SIGINT
-    assert setting.read_text() == "before"
+        ended.send_signal(number)
+        assert ended.wait(PATIENCE) == status
+    wait_for(lambda: setting.read_text() == "before")
 
 
 def test_a_file_says_that_rounds_are_processes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -409,6 +409,9 @@ int ptscope_child_run(int clock, const struct ptscope_action *action, const __u6
 	if (pid)
 		return pid == -1 ? -errno : (int)pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	/* Its own stack and data are shared with the parent until it has written to them. */
+	if (count)
+		ptscope_sample_run(clock, action, NULL, 0, addresses, 0, samples);
 	syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
 	if (count && ptscope_sample_run(clock, action, NULL, 0, addresses, count, samples))
 		_exit(1);
